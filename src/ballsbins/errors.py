@@ -1,0 +1,38 @@
+"""Every error names the value, the bound it broke, and the next thing to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BallsBinsError(Exception):
+    """Base of all errors that this library raises on purpose."""
+
+
+class InvalidInputError(BallsBinsError, ValueError):
+    """A value that is outside of what the quantity may be."""
+
+    def __init__(self, name: str, value: Any, bound: str, advice: str) -> None:
+        """State that `name` is `value` but must satisfy `bound`; `advice` says what to do."""
+        self.name, self.value, self.bound, self.advice = name, value, bound, advice
+        super().__init__(f"{name} is {value!r}, but must be {bound}. {advice}")
+
+
+class UnreachableTargetError(BallsBinsError, ValueError):
+    """No value of the free parameter meets the stated target."""
+
+
+class AccuracyError(BallsBinsError, ArithmeticError):
+    """The accuracy asked for cannot be had in double precision."""
+
+
+class SecretError(BallsBinsError):
+    """A key that is missing, unsafe to use, or not the one that is needed. Never shows the key."""
+
+
+class MissingExtraError(BallsBinsError, ImportError):
+    """An optional part is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        """State that `feature` needs the optional dependencies called `extra`."""
+        super().__init__(f"{feature} needs an optional part. Install it with: pip install 'ballsbins[{extra}]'")

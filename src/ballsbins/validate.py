@@ -1,0 +1,46 @@
+"""Checks of single values, used once at every construction."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from ballsbins.errors import InvalidInputError
+
+
+def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, advice: str) -> int:
+    """Return `value` as a Python int within [minimum, maximum]; a float or bool is refused, even 3.0."""
+    bound = f"an integer of at least {minimum:,}"
+    if maximum is not None:
+        bound = f"an integer from {minimum:,} to {maximum:,}"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidInputError(name, value, bound, advice)
+    number = operator.index(value)
+    if number < minimum or (maximum is not None and number > maximum):
+        raise InvalidInputError(name, number, bound, advice)
+    return number
+
+
+def real(
+    name: str,
+    value: Any,
+    minimum: float,
+    maximum: float = math.inf,
+    *,
+    advice: str,
+    open_left: bool = False,
+    open_right: bool = False,
+) -> float:
+    """Return `value` as a float in the stated interval; NaN, infinity, text and bool are refused."""
+    left, right = "(" if open_left else "[", ")" if open_right or math.isinf(maximum) else "]"
+    bound = f"a number in {left}{minimum:g}, {maximum:g}{right}"
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise InvalidInputError(name, value, bound, advice)
+    number = float(value)
+    inside = (number > minimum if open_left else number >= minimum) and (
+        number < maximum if open_right else number <= maximum
+    )
+    if not math.isfinite(number) or not inside:
+        raise InvalidInputError(name, number, bound, advice)
+    return number
