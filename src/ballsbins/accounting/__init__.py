@@ -1,0 +1,1 @@
+"""Privacy of a mechanism from plain numbers (σ, T, epochs → ε, δ). Knows nothing of data or batches."""
