@@ -1,0 +1,371 @@
+"""Inversion integrals over a fixed set of nodes, for many strikes K at once, with the error they make.
+
+    put(K)  = E[(K−S)₊] = (1/π) Im ∫ exp(ωTK + Σ log L(ω)) / (T ω²) dω      over the upper half of a path right of 0,
+    call(K) = E[(S−K)₊] = (1/π) ∫ exp(…at −r) sin(phase) / (T r²) dr + (1/π) Im ∫_lift …          (DESIGN.md §3).
+
+Neither the nodes nor the transform depend on K, so a curve pays for its transform once. A contour is built for one
+strike and serves its neighbours as far as its own error estimate says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.accounting.balls_and_bins.basket import Basket
+from ballsbins.accounting.balls_and_bins.laplace import Complex, Real
+
+_EPS = 2.0**-53
+_DROP = 42.0  # terms below e⁻⁴² of the largest are left out
+_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(16)
+_COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(10)
+
+
+@dataclass(frozen=True)
+class Strikes:
+    """K with K − 1 beside it, because neither can be had from the other in doubles."""
+
+    k: Real
+    k_minus_1: Real
+
+    @classmethod
+    def from_log(cls, log_k: Real) -> Strikes:
+        """K = exp(log_k)."""
+        return cls(np.exp(log_k), np.expm1(log_k))
+
+    def __getitem__(self, rows: object) -> Strikes:
+        return Strikes(self.k[rows], self.k_minus_1[rows])  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Logarithm of a positive number and its relative error (inf where the contour does not serve)."""
+
+    log: Real
+    error: Real
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Quadrature nodes. `log_weight` includes 1/(πTω²) and dω; on the cut `log_sine` replaces the phase."""
+
+    omega: Complex
+    transform: Complex
+    plain: Real
+    log_weight: Complex
+    coarse: Real  # weights of the embedded coarse rule relative to the fine one
+    inner: float  # relative error of `transform`
+
+    def terms(self, bins: int, strikes: Strikes) -> tuple[Complex, Real]:
+        """Complex exponent of every term (strikes × nodes) and the size of what was added up to get it."""
+        t = float(bins)
+        moved = t * strikes.k_minus_1[:, None] + self.plain[None, :]
+        slope = np.where(self.plain[None, :] == t, t * strikes.k[:, None], moved)
+        drift = slope * self.omega[None, :]
+        return drift + (self.transform + self.log_weight)[None, :], np.abs(drift) + np.abs(self.transform)[None, :]
+
+
+def _slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, Real, Real]:
+    """(scale, Σ Im e^exponent, error, coarse sum), the last three relative to e^scale."""
+    scale = exponent.real.max(axis=1)
+    size = np.exp(exponent.real - scale[:, None])
+    parts = size * np.sin(exponent.imag)
+    total = parts.sum(axis=1)
+    coarse = (parts * nodes.coarse[None, :]).sum(axis=1)
+    rounding = (size * (_EPS * (8.0 + load) + nodes.inner * np.abs(nodes.transform)[None, :])).sum(axis=1)
+    rounding += 16.0 * size[:, -1]  # what lies beyond the last node falls off at least geometrically
+    return scale, total, rounding, coarse
+
+
+def quadrature_error(fine: Real, coarse: Real, power: float) -> Real:
+    """Error of the fine rule from its distance d to the coarse one, both relative to the result.
+
+    All rules here converge geometrically. Halving the step of the trapezoidal rule squares its error (power 2, of
+    which 1.75 is used); Gauss–Legendre with 16 instead of 10 nodes raises it to the power 1.6 (1.5 is used).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        d = np.abs(coarse / fine - 1.0)
+    return np.where(d < 1e-2, np.minimum((8.0 * d) ** power, d), np.maximum(d, 1.0))
+
+
+def _estimate(scale: Real, total: Real, slack: Real, coarse: Real, power: float) -> Estimate:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = slack / np.abs(total) + quadrature_error(total, coarse, power)
+        log = scale + np.log(total)
+    bad = ~(total > 0.0) | ~np.isfinite(log)
+    return Estimate(np.where(bad, -np.inf, log), np.where(bad, np.inf, error))
+
+
+class Path:
+    """ω(u) = ω₀ + w(−tan β (cosh u − 1) + i sinh u), u ≥ 0, leaving the real axis vertically."""
+
+    def __init__(self, start: float, width: float, bend: float) -> None:
+        """Leave the real axis at `start`; `width` is the scale of the integrand, `bend` the final angle."""
+        self.start, self.width, self.bend = start, width, np.tan(bend)
+
+    def __call__(self, u: Real) -> tuple[Complex, Complex]:
+        """Points and derivatives."""
+        sinh, cosh = np.sinh(u), np.cosh(u)
+        omega = self.start - self.width * self.bend * 2.0 * np.sinh(0.5 * u) ** 2 + 1j * self.width * sinh
+        return omega, self.width * (-self.bend * sinh + 1j * cosh)
+
+
+def _reach(basket: Basket, path: Path, strikes: Strikes) -> tuple[float, float]:
+    """Where along the path the integrand has dropped for good, and how much it rose above its start."""
+    t = float(basket.size)
+    peak, start, step = -np.inf, None, 0.25
+    u0 = 0.0
+    while u0 < 40.0:
+        u = u0 + step * np.arange(12)
+        omega, derivative = path(u)
+        transform, plain = basket.exponent(omega, 0.7)
+        slope = np.where(plain == t, t * strikes.k[0], t * strikes.k_minus_1[0] + plain)
+        log_size = (slope * omega + transform).real + np.log(np.abs(derivative / omega**2))
+        log_size = np.where(np.isfinite(log_size), log_size, np.inf)
+        start = float(log_size[0]) if start is None else start
+        for k in range(12):
+            peak = max(peak, float(log_size[k]))
+            if peak > start + 30.0:
+                return np.inf, np.inf
+            if log_size[k] < peak - _DROP:
+                return float(u[k]), peak - start
+        u0 += 12 * step
+    return np.inf, np.inf
+
+
+def _along(basket: Basket, path: Path, u: Real, log_du: Real, coarse: Real) -> Nodes:
+    omega, derivative = path(u)
+    transform, plain = basket.exponent(omega)
+    probe = slice(0, None, max(1, len(u) // 6))
+    finer, _ = basket.exponent(omega[probe], 1.6)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = float(np.nanmax(np.abs(_unwound(finer - transform[probe])) / np.abs(finer)))
+    t = float(basket.size)
+    log_weight = np.log(derivative / (np.pi * t * omega * omega)) + log_du
+    return Nodes(omega, transform, plain, log_weight, coarse, inner)
+
+
+def _unwound(difference: Complex) -> Complex:
+    turns = np.round(difference.imag / (2.0 * np.pi))
+    return difference - 2j * np.pi * turns
+
+
+class PutContour:
+    """A path through the saddle of one strike, right of the pole at 0."""
+
+    def __init__(self, basket: Basket, strikes: Strikes, step: float = 0.125) -> None:
+        """Build for the first of `strikes`, with that step along the path."""
+        self.basket = basket
+        c, curvature = put_saddle(basket, float(strikes.k[0]), float(strikes.k_minus_1[0]))
+        width = c / np.sqrt(max(curvature, 0.5))
+        best: tuple[float, Path, float] | None = None
+        for bend in (0.3, 0.0, 0.6, 0.9):
+            path = Path(c, width, bend)
+            reach, rise = _reach(basket, path, strikes)
+            score = 2.0 * rise + reach
+            if best is None or score < best[0]:
+                best = (score, path, reach)
+            if score < 7.0:
+                break
+        assert best is not None
+        self.usable = np.isfinite(best[0])
+        if not self.usable:
+            return
+        _, path, reach = best
+        count = 2 * int(np.ceil(0.5 * reach / step))
+        u = np.linspace(0.0, reach, count + 1)
+        weight = np.full(count + 1, u[1])
+        weight[0] *= 0.5
+        coarse = np.where(np.arange(count + 1) % 2 == 0, 2.0, 0.0)
+        self.nodes = _along(basket, path, u, np.log(weight), coarse)
+
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log put(K)."""
+        if not self.usable:
+            return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
+        exponent, load = self.nodes.terms(self.basket.size, strikes)
+        return _estimate(*_slope_sum(exponent, load, self.nodes), power=1.75)
+
+
+def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float]:
+    """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c, and the curvature there, in log c."""
+    t = float(basket.size)
+
+    def slope(log_c: float) -> tuple[float, float]:
+        c = float(np.exp(log_c))
+        _, first, second = basket.real_axis(c)
+        gradient = c * (t * k_minus_1 + first) - 2.0
+        return gradient, gradient + 2.0 + c * c * second
+
+    low, high = -80.0, 160.0
+    variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
+    # Gaussian guess: c·(T(K−1) + c·variance) = 2
+    b = t * k_minus_1
+    root = np.sqrt(b * b + 8.0 * variance)
+    guess = (root - b) / (2.0 * variance) if b < 0 else 4.0 / (root + b)
+    x = float(np.clip(np.log(guess), -79.0, 100.0))
+    curvature = 1.0
+    for _ in range(80):
+        gradient, curvature = slope(x)
+        if gradient > 0:
+            high = x
+        else:
+            low = x
+        if abs(gradient) < 0.02 * np.sqrt(max(curvature, 0.5)) or high - low < 1e-3:
+            break
+        step = x - np.clip(gradient / max(curvature, 1e-3), -4.0, 4.0)
+        x = step if low < step < high else 0.5 * (low + high)
+    return float(np.exp(x)), curvature
+
+
+class CutLattice:
+    """Nodes log r = j·h on the cut itself, for the call while it needs no lift; shared by all strikes."""
+
+    def __init__(self, basket: Basket, strikes: Strikes, step: float = 0.25) -> None:
+        """Cover what the given strikes (all K > 1) need."""
+        self.basket = basket
+        s, t = 1.0 / basket.smallest_sigma, float(basket.size)
+        # e^{−Tr(K−1)} has gone at the top; the log-normal tail of the phase has gone at the bottom
+        top = min(float(np.log(80.0 / (t * strikes.k_minus_1.min()))), basket.largest_log_r)
+        lowest_peak = min(float(np.log(1.0 / (t * strikes.k.max()))), top, -0.5 * s * s)
+        bottom = lowest_peak - 9.1 * s - 4.0
+        self.log_r = step * np.arange(int(np.floor(bottom / step)), int(np.floor(top / step)) + 1)
+        self.real, self.log_phase, self.plain, self.error = basket.on_cut(self.log_r)
+        self.log_base = self.real - self.log_r + np.log(step / (np.pi * t))
+        with np.errstate(divide="ignore", under="ignore"):
+            phase = np.exp(self.log_phase)
+            small = phase < 1e-9
+            sine = np.sin(np.where(small, 0.0, phase))
+            self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
+            self.sign = np.where(small, 1.0, np.sign(sine))
+        probe = slice(0, None, max(1, len(self.log_r) // 8))
+        finer = basket.on_cut(self.log_r[probe], 1.6)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap_real = np.abs(finer[0] / self.real[probe] - 1.0)
+            gap_phase = np.abs(finer[1] - self.log_phase[probe])
+        self.inner = float(np.nanmax(gap_real))
+        self.inner_phase = float(np.nanmax(gap_phase))
+
+    def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
+        """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
+        t = float(self.basket.size)
+        slope = np.where(
+            self.plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + self.plain[None, :]
+        )
+        drift = -np.exp(self.log_r)[None, :] * slope
+        return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
+
+    def __call__(self, strikes: Strikes) -> tuple[Estimate, Real]:
+        """log call(K), and for each strike the log r at which the cut is best left (NaN if it need not be)."""
+        modulus, load = self.exponents(strikes)
+        signed = modulus + self.log_sine[None, :]
+        so_far = np.maximum.accumulate(signed, axis=1)
+        gone = modulus < so_far - _DROP
+        ends = gone.any(axis=1)
+        last = np.where(ends, gone.argmax(axis=1), len(self.log_r))
+        keep = np.arange(len(self.log_r))[None, :] < last[:, None]
+        scale = np.where(keep, signed, -np.inf).max(axis=1)
+        size = np.where(keep, np.exp(np.minimum(signed - scale[:, None], 60.0)), 0.0)
+        parts = size * self.sign[None, :]
+        total = parts.sum(axis=1)
+        even = np.round(self.log_r / (self.log_r[1] - self.log_r[0])).astype(int) % 2 == 0
+        coarse = 2.0 * parts[:, even].sum(axis=1)
+        # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
+        swing = np.where(keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0)
+        slack = (size * (_EPS * (8.0 + load) + self.inner * np.abs(self.real)[None, :])).sum(axis=1)
+        slack += (swing * (_EPS * 8.0 + self.inner_phase)).sum(axis=1)
+        estimate = _estimate(scale, total, slack, coarse, power=1.75)
+        truncated = np.exp(-_DROP + 3.0)
+        estimate = Estimate(estimate.log, np.where(ends, estimate.error + truncated, np.inf))
+        return estimate, self.log_r[np.argmin(modulus + self.log_r[None, :], axis=1)]
+
+
+class LiftContour:
+    """The cut up to r*, then up into the plane: for strikes whose integrand on the cut falls and rises again."""
+
+    def __init__(self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice) -> None:
+        """Build for the first of `strikes`, leaving the cut at exp(log_r)."""
+        self.basket = basket
+        near = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
+        t = float(basket.size)
+        real, _, plain, _ = basket.on_cut(near)
+        slope = np.where(plain == t, t * strikes.k[0], t * strikes.k_minus_1[0] + plain)
+        g = real - np.exp(near) * slope
+        log_r = float(near[int(np.argmin(g))])
+        step = near[1] - near[0]
+        curvature = float(np.max(np.diff(g, 2)) / step**2)
+        r = float(np.exp(log_r))
+        best: tuple[float, Path, float] | None = None
+        for bend in (0.3, 0.0, 0.6, 0.9):
+            path = Path(-r, r / np.sqrt(max(curvature, 1.0)), bend)
+            reach, rise = _reach(basket, path, strikes)
+            score = 2.0 * rise + reach
+            if best is None or score < best[0]:
+                best = (score, path, reach)
+            if score < 7.0:
+                break
+        assert best is not None
+        self.usable = np.isfinite(best[0])
+        if not self.usable:
+            return
+        _, path, reach = best
+        panels = int(np.ceil(reach / 0.7))
+        self.fine = self._rule(path, reach, panels, _FINE_X, _FINE_W)
+        self.rough = self._rule(path, reach, panels, _COARSE_X, _COARSE_W)
+        # the part on the cut, panels no wider than the integrand's scale at r*
+        modulus, _ = lattice.exponents(strikes[:1])
+        signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
+        significant = lattice.log_r[signed > signed.max() - _DROP]
+        bottom = min(float(significant[0]) - 0.5, log_r - 0.5)
+        width = min(1.0, 4.0 / np.sqrt(max(curvature, 1.0)))
+        edges = [log_r]
+        while edges[-1] > bottom:
+            edges.append(edges[-1] - min(width * 1.4 ** (len(edges) - 1), 1.5))
+        cuts = np.array(edges[::-1])
+        self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
+        self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
+
+    def _rule(self, path: Path, reach: float, panels: int, x: Real, w: Real) -> Nodes:
+        u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
+        return _along(self.basket, path, u, np.log(np.tile(0.5 * w * reach / panels, panels)), np.zeros(len(u)))
+
+    def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
+        half = 0.5 * np.diff(edges)
+        log_r = (edges[:-1, None] + half[:, None] * (x[None, :] + 1.0)).ravel()
+        log_w = np.log((half[:, None] * w[None, :]).ravel())
+        real, log_phase, plain, _ = self.basket.on_cut(log_r)
+        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain
+
+    def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
+        log_r, log_w, real, log_phase, plain = rule
+        t = float(self.basket.size)
+        slope = np.where(plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + plain[None, :])
+        drift = -np.exp(log_r)[None, :] * slope
+        phase = np.exp(np.minimum(log_phase, 700.0))
+        small = phase < 1e-9
+        log_size = drift + (log_w + real)[None, :] - scale[:, None]
+        with np.errstate(under="ignore"):
+            parts = np.where(
+                small[None, :],
+                np.exp(np.minimum(log_size + log_phase[None, :], 600.0)),
+                np.exp(np.minimum(log_size, 600.0)) * np.sin(np.where(small, 0.0, phase))[None, :],
+            )
+            slack = np.abs(parts) * 1e-14
+            slack += np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0)) * _EPS * (
+                8.0 + np.abs(drift) + np.abs(real)[None, :]
+            )
+        return parts.sum(axis=1), slack.sum(axis=1)
+
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log call(K)."""
+        if not self.usable:
+            return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
+        exponent, load = self.fine.terms(self.basket.size, strikes)
+        scale, total, slack, _ = _slope_sum(exponent, load, self.fine)
+        exponent, load = self.rough.terms(self.basket.size, strikes)
+        rough_scale, rough, _, _ = _slope_sum(exponent, load, self.rough)
+        rough = rough * np.exp(rough_scale - scale)
+        on_cut, cut_slack = self._cut_sum(self.cut_fine, strikes, scale)
+        on_cut_rough, _ = self._cut_sum(self.cut_rough, strikes, scale)
+        return _estimate(scale, total + on_cut, slack + cut_slack, rough + on_cut_rough, power=1.5)

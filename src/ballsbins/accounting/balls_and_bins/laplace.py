@@ -1,0 +1,299 @@
+"""The Laplace transform L(ω) = E[exp(−ωZ)] of the log-normal Z = exp(s·g − s²/2), s = 1/σ, off its cut.
+
+With the Gaussian integral moved to the line Im x = −σψ (DESIGN.md §3),
+
+    L(ω) = ∫ exp(−ω Z(x − iσψ)) φ(x − iσψ) dx,      Z(x) = exp(s x − s²/2),
+
+for any ψ with |arg ω − ψ| < π/2: the integrand is analytic, so the trapezoidal rule converges geometrically.
+Written with X = x/σ and z = ω s² e^{−s²/2} the exponent is σ²F(X), F(X) = −z e^X − X²/2, whose saddles are
+X = −W₀(z) and −W₋₁(z) (Lambert). A large ψ buys convergence at the price of a factor e^{σ²ψ²/2} of cancellation,
+free for small σ and ruinous for large ones; there the line follows the saddle −W₀ and, close to the cut, bends
+down behind it (`_legs`).
+
+What enters the accountant is T·log L with T up to 10¹², so small |ω| needs the centred transform: with
+A(ω) = e^ω L(ω), A − 1 = E[e₂(ω(Z−1))], e₂(q) = e^{−q} − 1 + q, and log A = log1p(A − 1) keeps every digit.
+`LogTransform` says which of log L and log A = log L + ω a number is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erfc, lambertw
+
+Complex = NDArray[np.complex128]
+Real = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+REACH = 9.5  # standard deviations: the Gaussian mass beyond is 2·10⁻²¹
+_ROOT_TAU = np.sqrt(2.0 * np.pi)
+_GAUSS_X, _GAUSS_W = np.polynomial.legendre.leggauss(16)
+
+
+@dataclass(frozen=True, slots=True)
+class LogTransform:
+    """log L(ω) + ω where `centred`, log L(ω) elsewhere."""
+
+    value: Complex
+    centred: Flags
+
+
+def complex_log1p(z: Complex) -> Complex:
+    """log(1 + z) to full relative accuracy in both parts (numpy's complex log1p is not, near 0)."""
+    x, y = z.real, z.imag
+    with np.errstate(invalid="ignore", divide="ignore"):
+        small = 0.5 * np.log1p(x * (2.0 + x) + y * y)
+        modulus = np.where(np.abs(z) < 0.5, small, np.log(np.abs(1.0 + z)))
+    return modulus + 1j * np.arctan2(y, 1.0 + x)
+
+
+def second_remainder(q: Any) -> Any:
+    """e₂(q) = e^{−q} − 1 + q without cancellation."""
+    result = np.expm1(-q) + q
+    near = np.abs(q) < 0.35
+    p = -q[near]
+    series = np.ones_like(p)
+    for k in range(14, 2, -1):
+        series = 1.0 + p * series / k
+    result[near] = 0.5 * p * p * series
+    return result
+
+
+def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
+    """The two saddles −W₀(z) and −W₋₁(z) in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
+    log_z = np.log(np.abs(omega)) - 2.0 * np.log(sigma) - 0.5 / sigma**2 + 1j * np.angle(omega)
+    z = np.exp(np.clip(log_z.real, -700.0, 700.0) + 1j * log_z.imag)
+    first, second = lambertw(z, 0), lambertw(z, -1)
+    tiny = log_z.real < -600.0
+    first = np.where(tiny, z, first)
+    guess = log_z - 2j * np.pi
+    second = np.where(tiny | ~np.isfinite(second), guess - np.log(-guess) - 1j * np.pi * 0, second)
+    for branch, root in ((0, first), (-1, second)):
+        wrong = ~np.isfinite(root) | (log_z.real < -600.0)
+        if branch == 0:
+            wrong &= ~tiny
+        if not wrong.any():
+            continue
+        w = np.where(np.isfinite(root), root, log_z)
+        for _ in range(8):  # Newton on w + log w = log z + 2πik
+            residual = w + np.log(w) - log_z - 2j * np.pi * branch
+            w = np.where(wrong, w - residual * w / (1.0 + w), root)
+        if branch == 0:
+            first = w
+        else:
+            second = w
+    return -first, -second
+
+
+def _normal_tail(x: Complex) -> Complex:
+    return 0.5 * erfc(x / np.sqrt(2.0))
+
+
+def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTransform:
+    """log L at an array of ω with arg ω in [0, π]; `refine` > 1 uses that many times the nodes."""
+    s = 1.0 / sigma
+    first, second = saddles(omega, sigma)
+    size, phi = np.abs(omega), np.angle(omega)
+    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
+    if s < 2.5:
+        centred = size * spread < 1.5
+        near_one = np.zeros_like(centred)
+    else:
+        centred = np.zeros(omega.shape, dtype=bool)
+        exponent = sigma**2 * np.abs(first * first / 2.0 - first)
+        near_one = (size < 1.5) | (exponent < 0.7)
+    form = np.where(centred, 2, np.where(near_one, 1, 0))
+
+    natural = np.clip(-first.imag, 0.0, phi)
+    # the cheapest line: up to e² of cancellation buys convergence; then what convergence needs, up to e^5
+    psi = np.clip(np.maximum(natural, 2.0 / sigma), 0.0, phi)
+    psi = np.where(phi - psi > 1.3, np.maximum(psi, phi - 1.3), psi)
+    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), 0.05))
+    reach = REACH + np.where(form == 2, 2.0 * s, np.where(form == 1, s, 0.0))
+    high = np.maximum(sigma * first.real + REACH * np.maximum(width, 1.0), np.where(form > 0, reach, -np.inf))
+    excess = 0.5 * sigma**2 * (psi**2 - natural**2)
+    # The natural line holds up to x₂ if what lies behind it is negligible, be it convergent or not.
+    turn = sigma * second.real
+    end = np.minimum(turn, high)
+    with np.errstate(over="ignore"):
+        swing = size * np.exp(np.minimum(s * end - 0.5 * s * s, 600.0))
+    behind = -swing * np.cos(phi - natural) - 0.5 * end**2 + 0.5 * (sigma * natural) ** 2
+    least = np.where(
+        form == 2,
+        2.0 * np.log(size * spread),
+        np.where(form == 1, np.minimum(np.log(size), 0.0), (sigma**2 * (first - first * first / 2.0)).real),
+    )
+    natural_line = (behind < least - 42.0) & (swing * s * np.abs(np.sin(phi - natural)) < 30.0)
+    psi = np.where(natural_line, natural, psi)
+    end = np.where(natural_line, end, high)
+    straight = natural_line | (excess < 3.5)
+
+    value = np.empty(omega.shape, dtype=complex)
+    if straight.any():
+        value[straight] = _line(
+            omega[straight], sigma, psi[straight], form[straight], first[straight], end[straight], refine
+        )
+    if not straight.all():
+        bent = ~straight
+        value[bent] = _legs(
+            omega[bent], sigma, form[bent], first[bent], second[bent], natural[bent], high[bent], refine
+        )
+    return LogTransform(value, centred)
+
+
+def _finish(total: Complex, form: NDArray[np.int_], shift: Real) -> Complex:
+    with np.errstate(divide="ignore"):
+        return np.where(form > 0, complex_log1p(total), np.log(total) + shift)
+
+
+def _line(
+    omega: Complex, sigma: float, psi: Real, form: NDArray[np.int_], first: Complex, end: Real, refine: float
+) -> Complex:
+    """Trapezoidal rule on Im x = −σψ up to `end`, one lattice of x for all ω."""
+    s = 1.0 / sigma
+    phi = np.angle(omega)
+    centre = sigma * first.real
+    low = min(-REACH, float(centre.min()) - REACH)
+    # In a strip of half width a the arguments stay below π/2 and the Gaussian grows by e^{κa²/2}, κ its curvature at
+    # the saddle; the error e^{−2πa/h + κa²/2 + σψa} is then set to 2⁻⁵⁵.
+    high = float(end.max())
+    gap = np.clip(np.pi / 2 - np.abs(phi - psi), 0.25, np.pi / 2).min()
+    curvature = float(np.where(form == 0, np.abs(1.0 - first), 1.0).max())
+    a = min(gap / s, np.sqrt(76.0 / curvature))
+    step = 2.0 * np.pi * a / (38.0 + 0.5 * curvature * a * a + float(sigma * psi.max()) * a) / refine
+    count = int(np.ceil((high - low) / step)) + 1
+    x = np.linspace(low, high, count)
+    h = x[1] - x[0]
+    z_real = np.exp(s * x - 0.5 * s * s)
+    turned = omega * np.exp(-1j * psi)
+    shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
+    out = np.empty(omega.shape, dtype=complex)
+    log_weight = -0.5 * x * x + np.log(h / _ROOT_TAU)
+    for kind in np.unique(form):
+        rows = form == kind
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            weight = np.exp(
+                log_weight + (0.5 * sigma**2 * psi[rows] ** 2 - shift[rows])[:, None] + 1j * sigma * np.outer(psi[rows], x)
+            )
+            if kind == 0:
+                terms = np.exp(-np.outer(turned[rows], z_real)) * weight
+            elif kind == 1:
+                terms = np.expm1(-np.outer(turned[rows], z_real)) * weight
+            else:
+                moved = np.expm1((s * x - 0.5 * s * s)[None, :] - 1j * psi[rows][:, None])
+                terms = second_remainder(omega[rows][:, None] * moved) * weight
+        out[rows] = np.where(x[None, :] <= end[rows, None], terms, 0.0).sum(axis=1)
+    return _finish(out, form, shift)
+
+
+def _legs(
+    omega: Complex,
+    sigma: float,
+    form: NDArray[np.int_],
+    first: Complex,
+    second: Complex,
+    psi: Real,
+    high: Real,
+    refine: float,
+) -> Complex:
+    """Along Im x = −σψ over the first saddle to x₂ = Re(−σW₋₁), then slanting down, then right to where |ωZ| > 2000.
+
+    The slant is the gentlest of a small family (smallest maximum of Re F); Gauss–Legendre panels throughout.
+    Behind the turn the "−1" and "+q" of the centred forms are Gaussian tails in closed form.
+    """
+    s = 1.0 / sigma
+    phi, size = np.angle(omega), np.abs(omega)
+    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), 0.05))
+    turn = np.maximum(sigma * second.real, sigma * first.real + 0.5 * width)
+    bend = turn <= high
+    end = np.minimum(turn, high)
+    shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
+    low = np.minimum(-REACH, sigma * first.real - REACH)
+    panel = np.minimum(min(2.0, 1.1 / s), 3.5 / np.sqrt(1.0 + np.abs(first))) / refine
+
+    def integrate(start: Complex, stop: Complex, panels: int, kinds: NDArray[np.int_], rows: Flags) -> Complex:
+        edges = np.linspace(0.0, 1.0, panels + 1)
+        t = (edges[:-1, None] + 0.5 / panels * (_GAUSS_X[None, :] + 1.0)).ravel()
+        w = np.tile(0.5 / panels * _GAUSS_W, panels)
+        span = (stop - start)[:, None]
+        x = start[:, None] + span * t[None, :]
+        om = omega[rows][:, None]
+        log_phi = -0.5 * x * x - np.log(_ROOT_TAU) - shift[rows][:, None]
+        k = kinds[:, None]
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            big_z = np.exp(s * x - 0.5 * s * s)
+            f = np.exp(log_phi - om * big_z + np.where(k == 3, om, 0.0))
+            if (kinds == 1).any():
+                f = np.where(k == 1, np.expm1(-om * big_z) * np.exp(log_phi), f)
+            if (kinds == 2).any():
+                q = om * np.expm1(s * x - 0.5 * s * s)
+                f = np.where(k == 2, second_remainder(q) * np.exp(log_phi), f)
+        f = np.where(np.isfinite(f), f, 0.0)
+        return (f * w[None, :] * span).sum(axis=1)
+
+    every = np.ones(omega.shape, dtype=bool)
+    down = -1j * sigma * psi
+    panels = int(np.ceil(((end - low) / panel).max()))
+    total = integrate(low + down, end + down, panels, form, every)
+    if not bend.any():
+        return _finish(total, form, shift)
+
+    # choose the slant: from (x₂, −σψ) to (x₂ + bσ, −σψ_t)
+    om, x0 = omega[bend], (turn + down)[bend]
+    best = np.full(om.shape, np.inf)
+    corner = np.zeros_like(om)
+    t = np.linspace(0.0, 1.0, 25)[None, :]
+    for b in (0.0, 0.15, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0):
+        for less in (0.0, 0.6, 1.1):
+            foot = np.maximum(phi[bend] - less, psi[bend])
+            target = turn[bend] + b * sigma - 1j * sigma * foot
+            x = x0[:, None] + (target - x0)[:, None] * t
+            with np.errstate(over="ignore", invalid="ignore"):
+                climb = (-om[:, None] * np.exp(s * x - 0.5 * s * s) - 0.5 * x * x).real
+            peak = np.nanmax(climb, axis=1)
+            better = peak < best
+            best = np.where(better, peak, best)
+            corner = np.where(better, target, corner)
+    kinds = np.where(form[bend] == 2, 3, 0)
+    slant = int(np.ceil((np.abs(corner - x0) / panel[bend]).max() * 1.5)) + 1
+    total[bend] += integrate(x0, corner, slant, kinds, bend)
+    far = np.maximum((np.log(2000.0 / size[bend]) + 0.5 * s * s) / s, corner.real + 0.1)
+    far = np.minimum(far, np.maximum(corner.real + 2.0, 40.0))
+    last = int(np.ceil(((far - corner.real) * s / 0.8 * refine).max())) + 1
+    total[bend] += integrate(corner, far + 1j * corner.imag, last, kinds, bend)
+    tail = _normal_tail(x0)
+    ahead = _normal_tail(x0 - s)
+    closed = np.where(form[bend] == 2, -tail + om * (ahead - tail), np.where(form[bend] == 1, -tail, 0.0))
+    total[bend] += closed
+    return _finish(total, form, shift)
+
+
+def real_axis(c: float, sigma: float) -> tuple[float, float, float]:
+    """log A(c) = log L(c) + c and its first two derivatives at one real c > 0 (for finding saddles)."""
+    s = 1.0 / sigma
+    x1 = -sigma * float(lambertw(min(c * s * s * np.exp(-0.5 * s * s), 1e300)).real)
+    low, high = min(-REACH, x1 - REACH), max(REACH + 2.0 * s, x1 + REACH)
+    a = min(8.0, 0.5 * np.pi / s)
+    x = np.linspace(low, high, int((high - low) * (24.0 + 0.5 * a * a) / (2.0 * np.pi * a)) + 2)
+    away = np.expm1(s * x - 0.5 * s * s)  # Z − 1
+    density = np.exp(-0.5 * x * x) * (x[1] - x[0]) / _ROOT_TAU
+    if c * min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0))))) < 1.5 and s < 2.5:
+        fall = np.expm1(-c * away)
+        total = 1.0 + float((density * second_remainder(c * away)).sum())
+        first = -float((density * away * fall).sum()) / total
+        second = float((density * away * away * (1.0 + fall)).sum()) / total
+        return float(np.log(total)), first, second - first * first
+    exponent = -c * (away + 1.0) - 0.5 * x * x
+    top = float(exponent.max())
+    weight = np.exp(exponent - top)
+    total = float(weight.sum())
+    mean = float((weight * (away + 1.0)).sum()) / total
+    square = float((weight * (away + 1.0) ** 2).sum()) / total
+    if c < 1.5:
+        log_l = float(np.log1p((density * np.expm1(-c * (away + 1.0))).sum()))
+    else:
+        log_l = top + float(np.log(total * (x[1] - x[0]) / _ROOT_TAU))
+    return log_l + c, 1.0 - mean, square - mean * mean
