@@ -222,16 +222,11 @@ def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float
 class CutLattice:
     """Nodes log r = j·h on the cut itself, for the call while it needs no lift; shared by all strikes."""
 
-    def __init__(self, basket: Basket, strikes: Strikes, step: float = 0.25) -> None:
-        """Cover what the given strikes (all K > 1) need."""
-        self.basket = basket
-        s, t = 1.0 / basket.smallest_sigma, float(basket.size)
-        # e^{−Tr(K−1)} has gone at the top; the log-normal tail of the phase has gone at the bottom
-        top = min(float(np.log(80.0 / (t * strikes.k_minus_1.min()))), basket.largest_log_r)
-        lowest_peak = min(float(np.log(1.0 / (t * strikes.k.max()))), top, -0.5 * s * s)
-        bottom = lowest_peak - 9.1 * s - 4.0
-        self.log_r = step * np.arange(int(np.floor(bottom / step)), int(np.floor(top / step)) + 1)
-        self.real, self.log_phase, self.plain, self.error = basket.on_cut(self.log_r)
+    def __init__(self, basket: Basket, log_r: Real) -> None:
+        """Take evenly spaced `log_r` as nodes."""
+        self.basket, self.log_r, t = basket, log_r, float(basket.size)
+        step = log_r[1] - log_r[0]
+        self.real, self.log_phase, self.plain, _ = basket.on_cut(self.log_r)
         self.log_base = self.real - self.log_r + np.log(step / (np.pi * t))
         with np.errstate(divide="ignore", under="ignore"):
             phase = np.exp(self.log_phase)
@@ -246,6 +241,30 @@ class CutLattice:
             gap_phase = np.abs(finer[1] - self.log_phase[probe])
         self.inner = float(np.nanmax(gap_real))
         self.inner_phase = float(np.nanmax(gap_phase))
+
+    @classmethod
+    def covering(cls, basket: Basket, strikes: Strikes, step: float = 0.25) -> CutLattice:
+        """All that the given strikes (K > 1) need."""
+        s, t = 1.0 / basket.smallest_sigma, float(basket.size)
+        least = float(strikes.k_minus_1.min())
+        # The integrand e^{−Tr(K−1)} has gone, or the exponent passed its minimum near r = (K−1)/Var Z, at the top …
+        variance = float(np.expm1(min(s * s, 300.0)))
+        top = max(np.log(4000.0 / (t * least)), np.log(3.0 * float(strikes.k_minus_1.max()) / variance))
+        top = min(float(top), basket.largest_log_r)
+        # … and the log-normal tail of the phase, Gaussian in log r with mean −s²/2 and deviation s, at the bottom.
+        lowest_peak = min(float(np.log(1.0 / (t * strikes.k.max()))), top, -0.5 * s * s)
+        bottom = lowest_peak - 9.1 * s - 4.0
+        return cls(basket, step * np.arange(int(np.floor(bottom / step)), int(np.floor(top / step)) + 1))
+
+    def zoomed(self, strikes: Strikes, count: int = 200) -> CutLattice:
+        """A finer lattice over the stretch that matters for the first of `strikes`."""
+        modulus, _ = self.exponents(strikes[:1])
+        signed = (modulus + self.log_sine[None, :])[0]
+        gone = modulus[0] < np.maximum.accumulate(signed) - _DROP
+        last = int(gone.argmax()) if gone.any() else len(gone) - 1
+        first = int((signed > signed[: last + 1].max() - _DROP).argmax())
+        low, high = self.log_r[max(first - 1, 0)], self.log_r[min(last + 1, len(gone) - 1)]
+        return CutLattice(self.basket, np.linspace(low, high, count))
 
     def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
         """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
@@ -269,16 +288,22 @@ class CutLattice:
         size = np.where(keep, np.exp(np.minimum(signed - scale[:, None], 60.0)), 0.0)
         parts = size * self.sign[None, :]
         total = parts.sum(axis=1)
-        even = np.round(self.log_r / (self.log_r[1] - self.log_r[0])).astype(int) % 2 == 0
-        coarse = 2.0 * parts[:, even].sum(axis=1)
+        coarse = 2.0 * parts[:, ::2].sum(axis=1)
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
         swing = np.where(keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0)
         slack = (size * (_EPS * (8.0 + load) + self.inner * np.abs(self.real)[None, :])).sum(axis=1)
         slack += (swing * (_EPS * 8.0 + self.inner_phase)).sum(axis=1)
         estimate = _estimate(scale, total, slack, coarse, power=1.75)
-        truncated = np.exp(-_DROP + 3.0)
-        estimate = Estimate(estimate.log, np.where(ends, estimate.error + truncated, np.inf))
-        return estimate, self.log_r[np.argmin(modulus + self.log_r[None, :], axis=1)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
+        estimate = Estimate(estimate.log, np.where(ends, estimate.error + cut_off, np.inf))
+        # leave at the first minimum of the exponent that is followed by a rise
+        exponent = modulus + self.log_r[None, :]
+        lowest = np.minimum.accumulate(exponent, axis=1)
+        risen = exponent > lowest + 0.5
+        before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
+        ahead = np.arange(len(self.log_r))[None, :] < before[:, None]
+        return estimate, self.log_r[np.argmin(np.where(ahead, exponent, np.inf), axis=1)]
 
 
 class LiftContour:

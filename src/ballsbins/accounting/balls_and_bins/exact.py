@@ -112,18 +112,16 @@ class ExactCurve:
 
     def _call(self, strikes: Strikes) -> Estimate:
         best = _nothing(strikes)
-        tiny = strikes.k_minus_1 <= 0.0  # ε = 0: parity alone
-        leave = np.full(strikes.k.shape, np.nan)
-        inside = ~tiny
-        if inside.any():
-            leave[inside] = self._on_lattice(strikes[inside], best, inside)
+        if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
+            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
+        leave = self._on_lattice(strikes, best)
         if (best.error > GOAL).any():
             self._by_parity(strikes, best)
         for contour in self._lifts:
             if (best.error > GOAL).any():
                 _improve(best, contour(strikes))
         for _ in range(_MOST_CONTOURS):
-            worst = _next(np.where(tiny, 0.0, best.error))
+            worst = _next(best.error)
             if worst is None:
                 break
             lattice = self._lattices[-1]
@@ -137,16 +135,20 @@ class ExactCurve:
                 best.error[worst] = _settled(best.error[worst])
         return Estimate(best.log, np.abs(best.error))
 
-    def _on_lattice(self, strikes: Strikes, best: Estimate, rows: Array) -> Array:
-        for step in (0.25, 0.125):
-            lattice = CutLattice(self.basket, strikes, step)
-            self._lattices.append(lattice)
-            found, leave = lattice(strikes)
-            whole = _nothing(Strikes(best.log, best.log))
-            whole.log[rows], whole.error[rows] = found.log, found.error
-            _improve(best, whole)
-            if not ((found.error > GOAL) & (found.error < np.inf)).any():
+    def _on_lattice(self, strikes: Strikes, best: Estimate) -> Array:
+        """Try the cut alone; returns where each strike would leave it."""
+        lattice = CutLattice.covering(self.basket, strikes)
+        self._lattices.append(lattice)
+        found, leave = lattice(strikes)
+        _improve(best, found)
+        served = found.error < np.inf
+        for _ in range(_MOST_CONTOURS):
+            worst = _next(np.where(served, best.error, 0.0))
+            if worst is None:
                 break
+            finer = lattice.zoomed(strikes[worst : worst + 1])
+            _improve(best, finer(strikes)[0])
+            served[worst] = False
         return leave
 
     def _by_parity(self, strikes: Strikes, best: Estimate) -> None:
