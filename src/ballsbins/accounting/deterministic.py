@@ -1,0 +1,114 @@
+"""Batches in a fixed order: one Gaussian comparison per epoch, in closed form.
+
+Proposition D-hockey of the paper: (N(1, σ²), N(0, σ²)) tightly dominates an epoch, whatever T is, and E
+epochs are one epoch at σ/√E (the sum of the E numbers is sufficient). With s = √E/σ,
+
+    δ(ε) = Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s)                                        (both directions alike).
+
+The difference cancels for large ε and for small s. With x = ε/s − s/2, φ(x) = e^ε φ(x + s), so that
+
+    δ(ε) = φ(x) · [R(x) − R(x+s)],      R(x) = Φ(−x)/φ(x) = √(π/2)·erfcx(x/√2)        (Mills' ratio),
+    R(x) − R(x+s) = ∫_x^{x+s} G(t) dt,  G = −R′ = 1 − tR(t) = R(t)·c(t) > 0,
+    c(t) = 1/(t + 2/(t + 3/(t + …))).
+
+The bracket is taken as a difference where R(x+s) < R(x)/2, and by a Gauss–Legendre rule on G otherwise: there
+s is at most about max(1, x), the length over which G changes, and twenty nodes are exact to rounding. For ε <
+0, δ(ε) = 1 − e^ε + e^ε δ(−ε), a sum of positive terms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erfcx
+
+from ballsbins.accounting.curve import Array, Direction, Interval
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_ULP = 2.0**-52
+
+
+def mills_ratio(x: Array) -> Array:
+    """R(x) = Φ(−x)/φ(x)."""
+    return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
+
+
+def _mills_slope(t: Array) -> Array:
+    """G(t) = 1 − t·R(t) for t ≥ −1 to relative rounding: directly below 3, by continued fraction above."""
+    c = np.zeros_like(t)
+    far = np.maximum(t, 3.0)
+    for k in range(70, 1, -1):
+        c = k / (far + c)
+    return np.where(t < 3, 1 - t * mills_ratio(t), mills_ratio(far) / (far + c))
+
+
+def mills_difference(x: Array, s: float) -> Array:
+    """R(x) − R(x+s) without cancellation, for x ≥ −s/2; may be +∞ where x < −37."""
+    near, far = mills_ratio(x), mills_ratio(x + s)
+    difference = np.asarray(near - far)
+    close = far > 0.5 * near
+    if close.any():
+        t = x[close, None] + 0.5 * s * (1 + _NODES)
+        difference[close] = 0.5 * s * (_mills_slope(t) @ _WEIGHTS)
+    return difference
+
+
+def log_hockey_stick(epsilon: Array, s: float) -> tuple[Array, Array]:
+    """Log δ(ε) of (N(s, 1), N(0, 1)) for ε ≥ 0, and a bound on its absolute error.
+
+    The error is that of x²/2 and of the rounding of the answer itself, both relative to the size of log δ,
+    plus a few units for the bracket.
+    """
+    x = epsilon / s - 0.5 * s
+    difference = mills_difference(np.maximum(x, -30.0), s)
+    log_delta = -0.5 * x * x - _LOG_SQRT_2PI + np.log(difference)
+    deep = x < -30  # Φ(−x) is 1 to 197 digits and e^ε Φ(−x−s) = φ(x) R(x+s) what is left to take away
+    if deep.any():
+        y = x[deep]
+        log_delta[deep] = np.log1p(
+            -np.exp(-0.5 * y * y - _LOG_SQRT_2PI) * (mills_ratio(y + s) + mills_ratio(-y))
+        )
+    size = np.where(deep, 0.0, np.abs(x) * (epsilon / s + s))
+    return np.minimum(log_delta, 0.0), _ULP * (32 + 2 * size + np.abs(log_delta))
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianCurve:
+    """The privacy curve of `epochs` passes in a fixed order; also of balls-and-bins with T = 1."""
+
+    noise_multiplier: float
+    epochs: int = 1
+
+    @property
+    def method(self) -> str:
+        return "closed form"
+
+    @property
+    def confidence(self) -> float:
+        return 1.0
+
+    @property
+    def sensitivity(self) -> float:
+        """S = √E/σ, the distance of the two means in units of the noise."""
+        return math.sqrt(self.epochs) / self.noise_multiplier
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Log δ(ε), the same in both directions, with an error of a few roundings."""
+        del direction  # N(s, 1) against N(0, 1) is symmetric
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        value, error = log_hockey_stick(np.abs(epsilon), self.sensitivity)
+        return below_zero(epsilon, value, error)
+
+
+def below_zero(epsilon: Array, log_other: Array, error: Array) -> Interval:
+    """Turn log δ(|ε|), of the other direction where ε < 0, into log δ(ε) = log(1 − e^ε + e^ε δ_other(−ε))."""
+    negative = epsilon < 0
+    value = np.array(log_other, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        parity = np.log(-np.expm1(np.where(negative, epsilon, -1.0)))
+    value[negative] = np.logaddexp(parity, epsilon + value)[negative]
+    error = error + 4 * _ULP
+    return Interval(value - error, value, np.minimum(value + error, 0.0))

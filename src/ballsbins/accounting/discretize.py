@@ -1,0 +1,272 @@
+"""Discrete pairs above and below a privacy curve, on one lattice of losses.
+
+A pair (P, Q) is its curve c(K) = sup_E P(E) − K·Q(E), K = e^ε > 0: convex, decreasing, (1 − K)₊ ≤ c ≤ 1.
+Conversely masses p_i ≥ 0 at losses ε_i (so q_i = p_i/K_i under Q), and p_∞ where Q has none, have the curve
+
+    c(K) = Σ_i p_i (1 − K/K_i)₊ + p_∞ ,          a polygon with slope jumps q_i = p_i/K_i at the K_i .
+
+Composition is monotone in each factor: D_K(P₁⊗P₂ ‖ Q₁⊗Q₂) = E_{P₂}[c₁(K/S₂)]. So a polygon with kinks on the
+lattice that lies *above* the true curve composes to an upper bound, one that lies *below* to a lower bound,
+and a factor 1 + η on c₁ is at most a factor 1 + η on the product. Nothing else has to be shown.
+
+All is done on the out-of-the-money value v(ε), which has no cancellation: c(K) = (1 − K)₊ + v, that is v =
+δ_remove(ε) for ε ≥ 0 and e^ε·δ_add(−ε) for ε < 0. It is convex on either side of K = 1. Exchanging P and Q
+maps v to v(−ε)·e^ε and lines to lines, so one pair serves both directions, and everything below is symmetric.
+
+**Upper** (connect-the-dots, Doroshenko et al. 2022): the lower convex hull of the upper bounds at the lattice
+points and of (0, 1); beyond the last point the constant v_n = p_∞. The chord of a convex function lies above
+it, and the hull of points above a convex function lies above it. The error is v″h²K²/12 on average.
+
+**Lower**: values g = (1−K)₊ + (1−β_i)·v_i at the lattice points, v_i the lower bounds there, such that every
+chord of g lies below c; then the lower convex hull of these points, which is below their chords. Chords lie
+below c when β_i is at least ρ of both neighbouring cells, with
+
+    ρ = max over the cell of 1 − (a minorant of v)/(chord of the lower bounds).
+
+(If g_j ≤ (1−ρ)v_j at both ends of a cell, the chord of g is at most (1−ρ) times that of v, at most the
+minorant.) The minorant comes from convexity alone: with the curve known on a lattice four times finer, v lies
+above the two lines through the neighbouring pairs of fine points, extended into the cell (the nearer point at
+its lower, the farther at its upper bound, so that errors cannot hurt), and above the smaller of its end
+values. Then β ≈ (1/8 + 3/128)·v″h²K²/v: second order like the upper bound and of the same size. At both ends
+β = 1, i.e. v = 0 is used there: the upper tail becomes an atom at the last point, the lower one an atom at
+the first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve
+from ballsbins.errors import AccuracyError
+
+FINE = 4  # points of the curve per lattice cell
+_WORST = 1e-6  # relative violation of domination or mass beyond which the curve is not what it claims to be
+_ULP = 2.0**-52
+
+
+def lattice(h: float, first: int, size: int) -> Array:
+    """The losses h·first, h·(first+1), …; 0 is exact."""
+    return np.asarray(h * (first + np.arange(size)), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Masses under P at the losses h·(first + i); under Q they are e^{−loss} times that."""
+
+    h: float
+    first: int
+    log_p: Array
+    log_p_infinity: float  # mass of P where Q has none
+    log_q_infinity: float  # and the reverse
+    relative_error: float  # by how much the curve of the stored doubles may fail to dominate (be dominated)
+
+    @cached_property
+    def epsilon(self) -> Array:
+        return lattice(self.h, self.first, self.log_p.size)
+
+    @cached_property
+    def swapped(self) -> Pair:
+        """The pair (Q, P)."""
+        last = self.first + self.log_p.size - 1
+        log_q = (self.log_p - self.epsilon)[::-1]
+        return Pair(self.h, -last, log_q, self.log_q_infinity, self.log_p_infinity, self.relative_error)
+
+
+def out_of_the_money(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
+    """Lower and upper bounds on log v at increasing ε of both signs."""
+    split = int(np.searchsorted(epsilon, 0.0))
+    left = curve.log_delta(-epsilon[:split], ADD)
+    right = curve.log_delta(epsilon[split:], REMOVE)
+    lower = np.concatenate([left.lower + epsilon[:split], right.lower])
+    upper = np.concatenate([left.upper + epsilon[:split], right.upper])
+    slack = _ULP * np.abs(epsilon)
+    if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
+        raise AccuracyError(
+            "The privacy curve returned NaN or bounds out of order: this is a defect, please report it."
+        )
+    return lower - slack, upper + slack
+
+
+def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]:
+    """p_i e^{−w_i} and w_i for the polygon (1−K)₊ + v through the given points, and through (0, 1) on the
+    left.
+
+    p_i = K_i·(slope right − slope left), in units of e^{w_i}, w_i the largest log v of the three points
+    involved, so that nothing overflows. To the right of the last point v is constant. The kink of (1−K)₊ is
+    added by hand: 1 at a point with ε = 0 or, where no such point is left, to the two ends of the edge
+    across.
+    """
+    gap_left = np.concatenate([[np.inf], gap])
+    gap_right = np.concatenate([gap, [np.inf]])
+    left = np.concatenate([[-np.inf], log_v[:-1]])
+    right = np.concatenate([log_v[1:], log_v[-1:]])
+    w = np.maximum(np.maximum(left, right), log_v)
+    w[np.isneginf(w)] = 0.0
+    v0, v1, v2 = np.exp(left - w), np.exp(log_v - w), np.exp(right - w)
+    mass = (v2 - v1) / np.expm1(gap_right) - (v1 - v0) / -np.expm1(-gap_left)
+    unit = np.exp(np.minimum(-w, 700.0))
+    mass[epsilon == 0] += unit[epsilon == 0]
+    across = np.flatnonzero((epsilon[:-1] < 0) & (epsilon[1:] > 0))
+    for i in across:
+        mass[i] += unit[i] * np.expm1(epsilon[i + 1]) / np.expm1(gap_right[i])
+        mass[i + 1] += unit[i + 1] * np.expm1(epsilon[i]) / np.expm1(-gap_left[i + 1])
+    return mass, w
+
+
+def hull(epsilon: Array, log_v: Array, h: float | None = None) -> tuple[NDArray[np.intp], Array]:
+    """Indices of the points on the lower convex hull of (K, (1−K)₊ + v) and (0, 1), and their log p.
+
+    A point above the chord of any two others is not on the hull, so all points with a negative slope jump go
+    at once, until there is none. With `h` the ε are a lattice, whose gaps are better known than its rounded
+    points are.
+    """
+    keep = np.arange(epsilon.size)
+    while True:
+        gap = np.diff(epsilon[keep]) if h is None else h * np.diff(keep)
+        mass, w = kink_masses(epsilon[keep], gap, log_v[keep])
+        above = mass < 0
+        if not above.any():
+            with np.errstate(divide="ignore"):
+                return keep, np.log(mass) + w
+        keep = keep[~above]
+
+
+def suffix_sums(log_x: Array, decay: float) -> Array:
+    """Log S_j, S_j = Σ_{i≥j} x_i e^{−decay·(i−j)}, by sums of positive numbers that cannot overflow."""
+    block = int(min(2048, max(1, 300 / (decay + 1e-9))))
+    result = np.empty(log_x.size)
+    carry, stop = -np.inf, log_x.size
+    while stop > 0:
+        size = min(block, stop)
+        while size > 1 and _spread(log_x[stop - size : stop]) > 300:
+            size //= 2
+        start = stop - size
+        ramp = decay * np.arange(size)
+        terms = log_x[start:stop] - ramp
+        carried = carry - decay * size
+        w = max(float(terms.max()), carried)
+        if w == -np.inf:
+            result[start:stop] = -np.inf
+        else:
+            sums = np.cumsum(np.exp(terms[::-1] - w)) + math.exp(carried - w)
+            with np.errstate(divide="ignore"):
+                result[start:stop] = np.log(sums[::-1]) + w + ramp
+        carry, stop = float(result[start]), start
+    return result
+
+
+def _spread(log_x: Array) -> float:
+    finite = log_x[np.isfinite(log_x)]
+    return float(np.ptp(finite)) if finite.size else 0.0
+
+
+def curve_at_nodes(log_p: Array, log_p_infinity: float, h: float) -> Array:
+    """Log Σ_{i>j} p_i (1 − K_j/K_i) + p_∞ at every lattice point j."""
+    tail = suffix_sums(log_p, h)  # K_j·Q(loss ≥ ε_j)
+    steps = np.concatenate([tail[1:] + math.log(-math.expm1(-h)), [log_p_infinity]])
+    return suffix_sums(steps, 0.0)
+
+
+def _finish(h: float, first: int, log_v: Array, *, upper: bool) -> Pair:
+    """Hull, masses, and the check that the pair as stored does what it should at every lattice point."""
+    n = log_v.size
+    epsilon = lattice(h, first, n)
+    keep, log_mass = hull(epsilon, log_v, h)
+    low, high = int(keep[0]), int(keep[-1])
+    log_p = np.full(n, -np.inf)
+    log_p[keep] = log_mass
+    log_p, log_v, epsilon, first = (
+        log_p[low : high + 1],
+        log_v[low : high + 1],
+        epsilon[low : high + 1],
+        first + low,
+    )
+    log_p_infinity = float(log_v[-1])
+    log_q_infinity = float(log_v[0] - epsilon[0])
+    zero = -first
+    # Mass: give the atom at 0 what makes P a probability; Q then is one up to the disagreement of both sides
+    # at K=1.
+    rest = math.fsum(np.exp(np.delete(log_p, zero))) + math.exp(log_p_infinity)
+    excess = rest + math.exp(log_p[zero]) - 1
+    if log_p[zero] > math.log(1e-3) and abs(excess) < _WORST:
+        log_p[zero] = math.log1p(-rest)
+        excess = _ULP * n
+    right = curve_at_nodes(log_p[zero:], log_p_infinity, h)
+    left = curve_at_nodes((log_p - epsilon)[zero::-1], log_q_infinity, h) + epsilon[zero::-1]
+    sign = 1.0 if upper else -1.0
+    at_zero = max(float(log_v[zero]), float(right[0]))
+    violation = max(
+        _largest(sign, log_v[zero:], right),
+        _largest(sign, log_v[zero::-1], left) + abs(math.expm1(left[0] - right[0])),
+        abs(excess) * math.exp(-at_zero) if at_zero > -600 else 0.0,
+    )
+    if not violation < _WORST:
+        raise AccuracyError(
+            f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a grid of "
+            f"{h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy in ε, or for a more accurate curve."
+        )
+    return Pair(h, first, log_p, log_p_infinity, log_q_infinity, violation + (4096 + n / 512) * _ULP)
+
+
+def _largest(sign: float, wanted: Array, got: Array) -> float:
+    """The largest sign·(wanted − got), at least 0; −∞ against −∞ counts as nothing."""
+    with np.errstate(invalid="ignore"):
+        return float(np.nanmax(np.append(sign * (wanted - got), 0.0)))
+
+
+def cell_deficits(lower: Array, upper: Array, h: float, zero: int) -> Array:
+    """ρ of every lattice cell, from bounds on log v at the spacing h/FINE; ε = 0 is at index `zero`."""
+    x = np.exp(h / FINE * np.arange(-1, FINE + 2))  # K in units of the left end of the cell
+    n = (lower.size - 1) // FINE
+    at = FINE * np.arange(n)[:, None] + np.arange(-1, FINE + 2)
+    inside = (at >= 0) & (at < lower.size)
+    # Lines must not cross K = 1, where v has its kink: points on the other side are no use.
+    inside &= np.where(at[:, 1:2] >= zero, at >= zero, at <= zero)
+    at = np.clip(at, 0, lower.size - 1)
+    low, up = lower[at], np.where(inside, upper[at], np.inf)
+    reference = np.maximum(low[:, 1:2], low[:, -2:-1])
+    reference[np.isneginf(reference)] = 0.0
+    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, 700.0))
+    slope = (low[:, -2] - low[:, 1]) / (x[-2] - x[1])
+
+    def deficit(minorant: Array, where: Array) -> Array:
+        chord = low[:, 1] + slope * (where - x[1])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(chord > 0, 1 - minorant / chord, 1.0)
+
+    worst = np.zeros(n)
+    for s in range(1, FINE + 1):
+        known1, known2 = inside[:, s - 1], inside[:, s + 2]
+        slope1 = np.where(known1, (low[:, s] - up[:, s - 1]) / (x[s] - x[s - 1]), 0.0)
+        slope2 = np.where(known2, (up[:, s + 2] - low[:, s + 1]) / (x[s + 2] - x[s + 1]), 0.0)
+        ends = [np.full(n, x[s]), np.full(n, x[s + 1])]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            meet = (low[:, s + 1] - low[:, s] + slope1 * x[s] - slope2 * x[s + 1]) / (slope1 - slope2)
+        meet = np.where(known1 & known2 & (meet >= x[s]) & (meet <= x[s + 1]), meet, x[s])
+        lines = np.zeros(n)
+        for where in [*ends, meet]:
+            one = np.where(known1, low[:, s] + slope1 * (where - x[s]), 0.0)
+            two = np.where(known2, low[:, s + 1] - slope2 * (x[s + 1] - where), 0.0)
+            lines = np.maximum(lines, deficit(np.maximum(one, two), where))
+        floor = np.minimum(low[:, s], low[:, s + 1])
+        flat = np.maximum(deficit(floor, ends[0]), deficit(floor, ends[1]))
+        worst = np.maximum(worst, np.minimum(lines, flat))
+    return np.clip(worst + 16 * _ULP, 0.0, 1.0)
+
+
+def bracket(curve: Curve, h: float, first: int, last: int) -> tuple[Pair, Pair]:
+    """The pair below and the pair above `curve` on the losses h·first … h·last (first < 0 < last)."""
+    fine = lattice(h / FINE, FINE * first, FINE * (last - first) + 1)
+    lower, upper = out_of_the_money(curve, fine)
+    above = _finish(h, first, upper[::FINE], upper=True)
+    deficits = cell_deficits(lower, upper, h, -first * FINE)
+    beta = np.maximum(np.concatenate([[1.0], deficits]), np.concatenate([deficits, [1.0]]))
+    beta[0] = beta[-1] = 1.0
+    with np.errstate(divide="ignore"):
+        below = _finish(h, first, lower[::FINE] + np.log1p(-beta), upper=False)
+    return below, above
