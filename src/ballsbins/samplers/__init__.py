@@ -1,0 +1,32 @@
+"""How batches are drawn: four samplers, the key they follow from, and physical batches."""
+
+from ballsbins.samplers.balls_and_bins import BallsAndBins
+from ballsbins.samplers.base import Batches, Sampler
+from ballsbins.samplers.deterministic import Deterministic
+from ballsbins.samplers.key import KEY_FILE_VARIABLE, Key, as_key, new_key
+from ballsbins.samplers.physical import PaddedBatch, pad, rank_slice, split, split_padded, truncate
+from ballsbins.samplers.poisson import Poisson
+from ballsbins.samplers.shuffle import Shuffle
+from ballsbins.samplers.shuffled import binomial_sizes, cut_in_order, thrown_sizes
+
+__all__ = [
+    "KEY_FILE_VARIABLE",
+    "BallsAndBins",
+    "Batches",
+    "Deterministic",
+    "Key",
+    "PaddedBatch",
+    "Poisson",
+    "Sampler",
+    "Shuffle",
+    "as_key",
+    "binomial_sizes",
+    "cut_in_order",
+    "new_key",
+    "pad",
+    "rank_slice",
+    "split",
+    "split_padded",
+    "thrown_sizes",
+    "truncate",
+]

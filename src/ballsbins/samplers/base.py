@@ -1,0 +1,196 @@
+"""The contract of a sampler: public facts as fields; the number of examples and the key as arguments.
+
+The realised sizes of batches are secret: given them, balls-and-bins has only the guarantee of Shuffle.
+Nothing here logs or prints them, and no error names one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+from ballsbins.samplers.key import Key, as_key
+from ballsbins.samplers.physical import IndexArray, check_rank, rank_slice
+
+MAX_STEPS = 2**31 - 1  # bins are counted in 32-bit integers
+MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
+MAX_EPOCH = 2**63 - 1
+
+Draw = Callable[[int], IndexArray]
+
+
+@dataclass(frozen=True, repr=False)
+class Sampler(ABC):
+    """How the batches of one epoch are drawn. `steps` is their number, T in the paper."""
+
+    steps: int
+
+    type_name: ClassVar[str]  # what a saved sampler is called; part of the key's domain, so never change one
+    _types: ClassVar[dict[str, type[Sampler]]] = {}
+
+    def __init_subclass__(cls, type_name: str | None = None) -> None:
+        """Register a sampler under the name that `to_dict` writes."""
+        super().__init_subclass__()
+        if type_name is not None:
+            cls.type_name = type_name
+            Sampler._types[type_name] = cls
+
+    def __post_init__(self) -> None:
+        """Validate the fields, once."""
+        advice = "State the number of batches in one epoch; from a batch size b it is ceil(num_examples / b)."
+        steps = validate.integer("steps", self.steps, 1, MAX_STEPS, advice=advice)
+        object.__setattr__(self, "steps", steps)
+
+    def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
+        """Give the batches of steps start … steps − 1 of one epoch, as arrays of example indices.
+
+        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and
+        the step. An integer as `key` is a seed for experiments and not secret. Use one key for one run.
+        """
+        advice = "Give the number of examples in the data set."
+        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
+        self._check_num_examples(examples)
+        advice = "Epochs count from 0."
+        number = validate.integer("epoch", epoch, 0, MAX_EPOCH, advice=advice)
+        advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
+        first = validate.integer("start", start, 0, self.steps, advice=advice)
+        return Batches(self, examples, as_key(key), number, first)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the type's name and all fields, ready for JSON."""
+        return {"type": self.type_name} | {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Sampler:
+        """Build the sampler that `to_dict` wrote. All fields must be there, and no others."""
+        name = saved.get("type")
+        if not isinstance(name, str) or name not in Sampler._types:
+            known = ", ".join(sorted(Sampler._types))
+            raise InvalidInputError(
+                "type", name, f"one of {known}", "Was this saved by a later version? Update."
+            )
+        kind = Sampler._types[name]
+        wanted = {field.name for field in fields(kind)}
+        found = set(saved) - {"type"}
+        if found != wanted:
+            raise InvalidInputError(
+                f"the set of fields of a saved {name}",
+                sorted(map(str, found)),
+                f"{sorted(wanted)}",
+                "Nothing is guessed: add what is missing and remove what is unknown.",
+            )
+        return kind(**{field: saved[field] for field in wanted})
+
+    def __repr__(self) -> str:
+        """Show the call that builds this sampler, without what was left out."""
+        shown = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        inside = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
+        return f"{type(self).__name__}({inside})"
+
+    def _check_num_examples(self, num_examples: int) -> None:  # noqa: B027  # any number is right for most
+        """Raise where the sampler was stated for another number of examples."""
+
+    @abstractmethod
+    def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
+        """Return the function from a step to its batch, for validated arguments."""
+
+
+class Batches:
+    """The batches of one epoch from step `start` on: iterable any number of times, with an exact length.
+
+    `batches[j]` is the j-th that iteration gives; `batches.at(step)` counts from the epoch's beginning. Empty
+    batches are given, never skipped. Arrays are read-only, of 4 bytes an index up to 2³² − 1 examples and 8
+    above. What is large is drawn at first use and left out of pickles; a pickle does hold the key.
+
+    Formal guarantees: iteration, `[j]` and `at` agree; a later start gives the same batches as an earlier one
+    from there on; over all ranks of `for_rank` every batch is partitioned, and every rank has all the steps.
+    """
+
+    def __init__(self, sampler: Sampler, num_examples: int, key: Key, epoch: int, start: int) -> None:
+        """Take validated arguments: use `Sampler.batches`, which validates."""
+        self._sampler, self._num_examples, self._key = sampler, num_examples, key
+        self._epoch, self._start = epoch, start
+        self._rank, self._world_size = 0, 1
+        self._draw: Draw | None = None
+
+    def __len__(self) -> int:
+        """Count the steps from `start` to the epoch's end."""
+        return self._sampler.steps - self._start
+
+    def __iter__(self) -> Iterator[IndexArray]:
+        """Give the batches in order."""
+        return (self.at(step) for step in range(self._start, self._sampler.steps))
+
+    def __getitem__(self, position: int) -> IndexArray:
+        """Give the batch at a position of the iteration; negative positions count from the end."""
+        return self.at(range(self._start, self._sampler.steps)[position])
+
+    def at(self, step: int) -> IndexArray:
+        """Give the batch of a step, counted from the beginning of the epoch."""
+        advice = f"This epoch has {self._sampler.steps:,} steps, counted from 0."
+        number = validate.integer("step", step, 0, self._sampler.steps - 1, advice=advice)
+        if self._draw is None:
+            self._draw = self._drawn()
+        batch = rank_slice(self._draw(number), self._rank, self._world_size)
+        batch.flags.writeable = False  # it may be a view of the epoch's order
+        return batch
+
+    def for_rank(self, rank: int, world_size: int) -> Batches:
+        """Give this rank's share of every batch: as many steps as the whole, also where a share is empty."""
+        check_rank(rank, world_size)
+        if self._world_size != 1:
+            raise InvalidInputError(
+                "world_size of these batches",
+                self._world_size,
+                "1",
+                "Slice the whole batches, not a slice of them.",
+            )
+        share = Batches(self._sampler, self._num_examples, self._key, self._epoch, self._start)
+        share._rank, share._world_size, share._draw = rank, world_size, self._draw
+        return share
+
+    def __repr__(self) -> str:
+        """Show public facts and the key's commitment."""
+        rank = "" if self._world_size == 1 else f", rank={self._rank}, world_size={self._world_size}"
+        return (
+            f"Batches({self._sampler!r}, num_examples={self._num_examples}, key={self._key!r}, "
+            f"epoch={self._epoch}, start={self._start}{rank})"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what can be drawn again."""
+        return self.__dict__ | {"_draw": None}
+
+    def _drawn(self) -> Draw:
+        try:
+            return self._sampler._draw(self._num_examples, self._key, self._epoch)
+        except MemoryError:
+            raise InvalidInputError(
+                "num_examples",
+                self._num_examples,
+                "small enough for the memory of this machine",
+                "Use a machine with at least 16 bytes of memory an example, or draw the bins in pieces with "
+                "BallsAndBins.bins.",
+            ) from None
+
+
+def index_dtype(num_examples: int) -> type[np.uint32 | np.int64]:
+    """Return the narrowest type for indices: 4 bytes up to 2³² − 1 examples, 8 above."""
+    return np.uint32 if num_examples < 2**32 else np.int64
+
+
+def even_cuts(num_examples: int, steps: int) -> Callable[[int], slice]:
+    """Return the function from a step to its part of 0 … n − 1: the first n mod T parts have one more."""
+    size, longer = divmod(num_examples, steps)
+
+    def cut(step: int) -> slice:
+        begin = step * size + min(step, longer)
+        return slice(begin, begin + size + (step < longer))
+
+    return cut

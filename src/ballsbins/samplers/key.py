@@ -1,0 +1,239 @@
+"""The secret key from which all batch assignments (and, later, the training noise) follow.
+
+Who knows the key knows every batch, and then the privacy statement is void. So a key is read from a file
+that only its owner can read, its bytes are shown by no repr, no error and no format, and what may be stored
+beside a checkpoint is its commitment alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Any
+
+from ballsbins import validate
+from ballsbins.errors import SecretError
+
+KEY_BYTES = 32
+KEY_FILE_VARIABLE = "BALLSBINS_KEY_FILE"
+_DOMAIN = b"ballsbins/1"  # a change here changes every assignment ever drawn
+_LARGEST_FILE = 4096  # enough to tell a key file from something else
+
+
+class Key:
+    """Thirty-two secret bytes; shown only by their commitment.
+
+    Formal guarantees, taking HMAC-SHA256 to be a pseudorandom function:
+
+    * `derive` gives unrelated keys for different domains, and none of them tells anything about this key;
+    * `commitment` is the same for the same key, differs for two given keys but with probability 2⁻⁶⁴, and
+      tells nothing else about a key that came from the operating system;
+    * no repr, str, format or error shows the bytes. Pickling carries them, since workers need the key: a
+      pickled key is as secret as the key itself.
+    """
+
+    __slots__ = ("_is_secret", "_secret")
+
+    _secret: bytes
+    _is_secret: bool
+
+    def __init__(self, secret: bytes) -> None:
+        """Take 32 bytes, for example `secrets.token_bytes(32)`; `new_key()` does that."""
+        if not isinstance(secret, bytes):
+            raise SecretError(
+                f"A key is made of {KEY_BYTES} bytes, but this is of type {type(secret).__name__}. "
+                "Make one with ballsbins.new_key(), or read one with Key.from_file(path)."
+            )
+        if len(secret) != KEY_BYTES:
+            raise SecretError(
+                f"This key has {len(secret)} bytes, but must have exactly {KEY_BYTES}. "
+                "Make one with ballsbins.new_key(), or read one with Key.from_file(path)."
+            )
+        object.__setattr__(self, "_secret", secret)
+        object.__setattr__(self, "_is_secret", True)
+
+    @classmethod
+    def from_seed(cls, seed: int) -> Key:
+        """Make a key from a plain integer, for experiments that are to be repeated by others.
+
+        Not secret: whoever guesses the seed knows every batch and all noise. Never use it where the
+        privacy statement is to hold; `is_secret` is then False, so that a report can say so.
+        """
+        bits = 64
+        advice = "A seed is for experiments only; for a secret key use ballsbins.new_key()."
+        if (
+            isinstance(seed, int) and seed.bit_length() > bits
+        ):  # perhaps key bytes as an integer: do not show them
+            raise SecretError(
+                f"This seed has {seed.bit_length()} bits, but may have at most {bits}. {advice}"
+            )
+        number = validate.integer("seed", seed, 0, 2**bits - 1, advice=advice)
+        key = cls(hashlib.sha256(encode("seed", number)).digest())
+        object.__setattr__(key, "_is_secret", False)
+        return key
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Key:
+        """Read a key file: 32 raw bytes, or 64 hexadecimal digits and a newline; nobody else may read it."""
+        secret = _decode(_read_private(Path(path)))
+        if secret is None:
+            raise SecretError(
+                f"The key file {str(path)!r} does not hold exactly {KEY_BYTES} raw bytes or "
+                f"{2 * KEY_BYTES} hexadecimal digits and a newline. Make a good one with "
+                "ballsbins.new_key().save(path)."
+            )
+        return cls(secret)
+
+    @classmethod
+    def from_environment(cls) -> Key:
+        """Read the key file that the environment variable BALLSBINS_KEY_FILE names."""
+        path = os.environ.get(KEY_FILE_VARIABLE, "")
+        if not path:
+            raise SecretError(
+                f"The environment variable {KEY_FILE_VARIABLE} is not set, but must name a key file. "
+                f"Make one with ballsbins.new_key().save(path), then: export {KEY_FILE_VARIABLE}=path"
+            )
+        return cls.from_file(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key as hexadecimal digits to a new file of mode 0600; never touch an existing one."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            raise SecretError(
+                f"{str(path)!r} exists, and a key file is never overwritten: a lost key cannot be had back. "
+                "Choose another path, or move the old file away."
+            ) from None
+        except OSError as error:
+            raise SecretError(
+                f"The key file {str(path)!r} cannot be written ({error.strerror}). Choose another path."
+            ) from None
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self._secret.hex().encode("ascii") + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            Path(path).unlink(missing_ok=True)  # half a key file is worse than none
+            raise SecretError(
+                f"The key file {str(path)!r} could not be written whole ({error.strerror}) and was removed. "
+                "Free some space or choose another path."
+            ) from None
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether the key is more than a plain seed."""
+        return self._is_secret
+
+    def commitment(self) -> str:
+        """Sixteen hexadecimal digits that tell two keys apart: store them to detect a wrong key on resume."""
+        return self.derive("commitment")[:8].hex()
+
+    def require(self, commitment: str) -> None:
+        """Raise SecretError unless `commitment` is this key's: the check to make when a run resumes."""
+        if not hmac.compare_digest(self.commitment().encode(), str(commitment).encode()):
+            raise SecretError(
+                f"This key has the commitment {self.commitment()}, but the run began with {commitment!s}. "
+                "Resume with the key of that run; its batches and noise cannot be continued with another."
+            )
+
+    def derive(self, *domain: str | int | bytes) -> bytes:
+        """Return 32 bytes for one purpose, such as ("noise", epoch), unrelated to those of any other."""
+        return hmac.digest(self._secret, encode(*domain), "sha256")
+
+    def __repr__(self) -> str:
+        """Show the commitment, never the bytes."""
+        note = "" if self._is_secret else ", from a seed: not secret"
+        return f"Key(commitment={self.commitment()!r}{note})"
+
+    def __eq__(self, other: object) -> bool:
+        """Compare in constant time."""
+        return isinstance(other, Key) and hmac.compare_digest(self._secret, other._secret)
+
+    def __hash__(self) -> int:
+        """Hash the commitment, so that the hash tells no more than it does."""
+        return hash(self.commitment())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse: a key never changes."""
+        raise AttributeError(f"a Key cannot be changed, so {name} cannot be set; make a new one")
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes, bool]]:
+        """Carry the bytes to a worker process; the pickle is as secret as the key."""
+        return _restore, (self._secret, self._is_secret)
+
+
+def _restore(secret: bytes, is_secret: bool) -> Key:
+    key = Key(secret)
+    object.__setattr__(key, "_is_secret", is_secret)
+    return key
+
+
+def new_key() -> Key:
+    """Make a secret key from the operating system. Keep it with `save`; use a new one for each run."""
+    return Key(secrets.token_bytes(KEY_BYTES))
+
+
+def as_key(key: Key | bytes | int) -> Key:
+    """Return `key` as a Key: 32 bytes are a secret key; an integer is a seed, for experiments, not secret."""
+    if isinstance(key, Key):
+        return key
+    if not isinstance(key, bytes) and hasattr(key, "__index__") and not isinstance(key, bool):
+        return Key.from_seed(key)
+    return Key(key)  # type: ignore[arg-type]  # refuses whatever is not bytes
+
+
+def encode(*domain: str | int | bytes) -> bytes:
+    """Write a domain as bytes so that no two domains read the same: every part has its type and length."""
+    parts = [_DOMAIN]
+    for part in domain:
+        if isinstance(part, str):
+            raw = part.encode("utf-8")
+            parts.append(b"s" + len(raw).to_bytes(8, "little") + raw)
+        elif isinstance(part, bytes):
+            parts.append(b"b" + len(part).to_bytes(8, "little") + part)
+        else:
+            advice = "Give a domain as text, bytes and integers."
+            number = validate.integer("a part of the domain", part, 0, 2**64 - 1, advice=advice)
+            parts.append(b"i" + number.to_bytes(8, "little"))
+    return b"".join(parts)
+
+
+def _read_private(path: Path) -> bytes:
+    """Read a regular file of which group and others have no rights at all."""
+    try:
+        # O_NONBLOCK: a named pipe must be refused, not waited for.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise SecretError(
+            f"The key file {str(path)!r} cannot be read ({error.strerror}). "
+            "Check the path, or make a key with ballsbins.new_key().save(path)."
+        ) from None
+    try:
+        status = os.fstat(descriptor)  # of the open file, so that nobody can swap it after the check
+        if not stat.S_ISREG(status.st_mode):
+            raise SecretError(f"The key file {str(path)!r} is not a regular file. Name a file of mode 0600.")
+        mode = stat.S_IMODE(status.st_mode)
+        if os.name == "posix" and mode & 0o077:
+            raise SecretError(
+                f"The key file {str(path)!r} has mode {mode:04o}, so that others than its owner can use it, "
+                f"but must have 0600 or 0400. Run: chmod 600 {str(path)!r}; if others may have read it, make "
+                "a new key."
+            )
+        return os.read(descriptor, _LARGEST_FILE)
+    finally:
+        os.close(descriptor)
+
+
+def _decode(content: bytes) -> bytes | None:
+    """Return the key in a key file's content, or None; no error, since an error could show the content."""
+    if len(content) == KEY_BYTES:
+        return content
+    digits = content.removesuffix(b"\n").removesuffix(b"\r")
+    if len(digits) != 2 * KEY_BYTES or not all(digit in b"0123456789abcdefABCDEF" for digit in digits):
+        return None
+    return bytes.fromhex(digits.decode("ascii"))

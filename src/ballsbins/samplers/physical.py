@@ -1,0 +1,113 @@
+"""From batches as drawn to batches as computed: truncate, pad, split, and share among ranks.
+
+No error here names the size of a batch: realised sizes are as secret as the key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+
+IndexArray = NDArray[np.uint32 | np.int64]
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """A batch of a fixed, public size. Where `weights` is 0 the index is −1 and stands for no example.
+
+    Read any row for index −1 (−1 is the last row, which is at hand) and multiply its loss or its clipped
+    gradient by the weight. The mean of a padded batch divides by the public n/T, never by the sum of weights.
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        """Show the public size only: the number of real examples is secret."""
+        return f"PaddedBatch(size={len(self.indices)})"
+
+
+def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) -> IndexArray:
+    """Keep the `max_batch_size` examples with the smallest words, ties by place, in the given order.
+
+    Formal guarantee: for independent uniform words a batch of b examples loses a uniformly random subset, up
+    to a total variation of b²/2⁶⁵ by ties; whether an example stays depends on its batch alone.
+    """
+    limit = validate.integer("max_batch_size", max_batch_size, 1, advice="Give the largest batch that fits.")
+    if len(words) != len(batch):
+        raise InvalidInputError(
+            "words",
+            "an array of another length",
+            "one word for each example",
+            "Use Sampler.truncation_words.",
+        )
+    if len(batch) <= limit:
+        return batch
+    kept = np.argsort(words, kind="stable")[:limit]  # stable: equal words keep the order of their places
+    kept.sort()
+    return batch[kept]
+
+
+def pad(batch: IndexArray, size: int) -> PaddedBatch:
+    """Fill a batch up to exactly `size` with index −1 and weight 0. The real examples come first."""
+    length = validate.integer("size", size, 1, advice="Give the fixed batch size, usually max_batch_size.")
+    if len(batch) > length:
+        raise InvalidInputError(
+            "size",
+            length,
+            "at least the size of every batch",
+            "Truncate first: give the sampler max_batch_size (and the accounting its cost), then pad to it.",
+        )
+    indices = np.full(length, -1, dtype=np.int64)
+    indices[: len(batch)] = batch
+    weights = np.zeros(length, dtype=np.float32)
+    weights[: len(batch)] = 1
+    return PaddedBatch(indices, weights)
+
+
+def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:
+    """Cut a batch into pieces of at most `microbatch_size`, for accumulating gradients before one noisy step.
+
+    An empty batch gives one empty piece, so that every step has a last piece, at which the noise is added.
+    """
+    size = validate.integer(
+        "microbatch_size", microbatch_size, 1, advice="Give the size that fits in memory."
+    )
+    return [batch[begin : begin + size] for begin in range(0, max(len(batch), 1), size)]
+
+
+def split_padded(batch: PaddedBatch, microbatch_size: int) -> list[PaddedBatch]:
+    """Cut a padded batch into pieces of exactly `microbatch_size`, which must divide its size.
+
+    The number and shape of the pieces are then public, whatever the batch holds.
+    """
+    advice = f"Choose a divisor of the padded size {len(batch.indices)}, or pad to a multiple of it."
+    size = validate.integer("microbatch_size", microbatch_size, 1, advice=advice)
+    if len(batch.indices) % size:
+        raise InvalidInputError("microbatch_size", size, f"a divisor of {len(batch.indices)}", advice)
+    return [
+        PaddedBatch(batch.indices[begin : begin + size], batch.weights[begin : begin + size])
+        for begin in range(0, len(batch.indices), size)
+    ]
+
+
+def rank_slice(batch: IndexArray, rank: int, world_size: int) -> IndexArray:
+    """Return one rank's share of a batch for data-parallel training: every world_size-th example.
+
+    Formal guarantee: the shares of all ranks are disjoint, their union is the batch, and their sizes differ
+    by at most one. A share may be empty; the rank must still take its step.
+    """
+    check_rank(rank, world_size)
+    return batch[rank::world_size]
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Raise unless 0 ≤ rank < world_size."""
+    ranks = validate.integer("world_size", world_size, 1, advice="Give the number of processes that train.")
+    advice = f"Ranks count from 0 to world_size − 1 = {ranks - 1}."
+    validate.integer("rank", rank, 0, ranks - 1, advice=advice)

@@ -1,0 +1,89 @@
+"""The batches of algorithm "Shuffle Batch Generator": a random order, cut into batches of equal size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES, Draw, Sampler, even_cuts, index_dtype
+from ballsbins.samplers.key import Key, as_key
+from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.physical import IndexArray
+
+
+@dataclass(frozen=True, repr=False)
+class Shuffle(Sampler, type_name="shuffle"):
+    """Put the examples in a uniformly random order, new in every epoch, and cut it into `steps` batches.
+
+    Formal guarantees, for a secret key and a keystream that cannot be told from random:
+
+    * each example is in exactly one batch of every epoch;
+    * the sizes of the batches differ by at most one, and are public: the first n mod T have one more;
+    * every order of the examples is exactly equally likely, and the orders of different epochs are
+      independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
+    """
+
+    def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
+        """Return the random order of an epoch: the batches are its parts, one after the other."""
+        advice = "Give the number of examples in the data set."
+        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
+        number = validate.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
+        keystream = Keystream(as_key(key), self.type_name, self.steps, "order", number)
+        return random_order(keystream, examples, packed=examples < 2**32)
+
+    def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
+        order, cut = self.order(num_examples, key, epoch), even_cuts(num_examples, self.steps)
+        return lambda step: order[cut(step)]
+
+
+def random_order(keystream: Keystream, num_examples: int, *, packed: bool) -> IndexArray:
+    """Sort the indices by their word in stream 0, ties by their word in stream 1, and so on.
+
+    `packed` sorts word and index together as one 64-bit number, in place: faster and half the memory, but an
+    index must then fit 32 bits. Both give the same order.
+    """
+    dtype: type[np.uint32 | np.int64] = index_dtype(num_examples)
+    words = keystream.words32(0, 0, num_examples)
+    if packed:
+        both = words.astype(np.uint64)
+        del words
+        both <<= np.uint64(32)
+        both |= np.arange(num_examples, dtype=np.uint32)
+        both.sort()
+        order: IndexArray = both.astype(dtype)  # keeps the lower half
+        both >>= np.uint64(32)
+        tied = both[1:] == both[:-1]
+        del both
+    else:
+        order = np.argsort(words, kind="stable").astype(dtype, copy=False)
+        words = words[order]
+        tied = words[1:] == words[:-1]
+    _break_ties(keystream, order, tied)
+    return order
+
+
+def _break_ties(keystream: Keystream, order: IndexArray, tied: NDArray[np.bool_]) -> None:
+    """Sort each run of tied places in `order` by further words; tied[j] says that j and j + 1 are tied."""
+    places, runs = _tied_runs(tied)
+    stream = 0
+    while len(places):
+        stream += 1
+        words = keystream.words32_at(stream, order[places])
+        rank = np.lexsort((words, runs))  # each run stays where it is
+        order[places] = order[places][rank]
+        words = words[rank]
+        among, new_runs = _tied_runs((words[1:] == words[:-1]) & (runs[1:] == runs[:-1]))
+        places, runs = places[among], new_runs
+
+
+def _tied_runs(tied: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places that are tied to the one before or after, and the number of the run of each."""
+    left = np.flatnonzero(tied)
+    places = np.union1d(left, left + 1)
+    if not len(places):
+        return places, places
+    joined = (np.diff(places) == 1) & tied[places[:-1]]
+    return places, np.concatenate(([0], np.cumsum(~joined)))

@@ -1,0 +1,82 @@
+"""Balls-and-bins batches of data that is already in a secret, uniformly random order: sizes, then cuts.
+
+The paper's section "Implementation Details" has two routes to the sizes. Both are here, and both are exact;
+cut the shuffled data in order into batches of these sizes, and the batches are those of BallsAndBins in
+distribution (though not the same as `BallsAndBins.batches` gives for the unshuffled data).
+
+The order of the data must be uniformly random, unknown to whoever sees the result, and new in every epoch
+(with redraw=False: the same). The sizes are secret, as the key is: who learns them is left with the guarantee
+of Shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.samplers.balls_and_bins import BallsAndBins
+from ballsbins.samplers.base import MAX_EXAMPLES
+from ballsbins.samplers.geometric import successes
+from ballsbins.samplers.key import Key, as_key
+from ballsbins.samplers.keystream import Keystream
+
+_CHUNK = 1 << 20
+
+
+def thrown_sizes(
+    sampler: BallsAndBins, num_examples: int, key: Key | bytes | int, epoch: int = 0
+) -> NDArray[np.int64]:
+    """Return the batch sizes of an epoch by throwing n balls into T bins and counting.
+
+    Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted
+    from words of their own, so they are independent of the bins that `sampler.batches` uses.
+    """
+    examples = _check(sampler, num_examples)
+    balls = Keystream(as_key(key), *sampler._domain("thrown sizes", epoch))
+    sizes = np.zeros(sampler.steps, dtype=np.int64)
+    chunk = max(_CHUNK, sampler.steps)
+    for start in range(0, examples, chunk):
+        bins = sampler._bins(balls, start, min(start + chunk, examples))
+        sizes += np.bincount(bins, minlength=sampler.steps)
+    return sizes
+
+
+def binomial_sizes(
+    sampler: BallsAndBins, num_examples: int, key: Key | bytes | int, epoch: int = 0
+) -> Iterator[int]:
+    """Give the batch sizes of an epoch one by one: b_t from Bin(n − b_1 − … − b_(t−1), 1/(T − t + 1)).
+
+    Formal guarantee: the sizes are exactly multinomial, as those of `thrown_sizes`. The paper fears for the
+    floating point of the binomial probabilities; here a binomial is a count of exact Bernoulli trials (by
+    their gaps, so with work proportional to the size drawn), and no probability is ever rounded.
+    """
+    left = _check(sampler, num_examples)
+    keystream = Keystream(as_key(key), *sampler._domain("binomial sizes", epoch))
+    return _binomial_sizes(keystream, left, sampler.steps)
+
+
+def _binomial_sizes(keystream: Keystream, left: int, steps: int) -> Iterator[int]:
+    for step in range(steps):
+        size = left
+        if step < steps - 1:
+            size = sum(len(piece) for piece in successes(keystream, step, left, steps - step))
+        left -= size
+        yield size
+
+
+def cut_in_order(sizes: Iterable[int]) -> Iterator[slice]:
+    """Give the consecutive parts of the shuffled data that have these sizes; empty ones too."""
+    begin = 0
+    for size in sizes:
+        yield slice(begin, begin + int(size))
+        begin += int(size)
+
+
+def _check(sampler: BallsAndBins, num_examples: int) -> int:
+    advice = "Give the number of examples in the data set."
+    examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
+    sampler._check_num_examples(examples)
+    return examples

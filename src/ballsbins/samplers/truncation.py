@@ -1,0 +1,95 @@
+"""Samplers whose batches vary in size, with an optional largest size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler
+from ballsbins.samplers.identities import KeyedHash, require_bytes
+from ballsbins.samplers.key import Key, as_key
+from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.physical import IndexArray, truncate
+
+
+@dataclass(frozen=True, repr=False)
+class TruncatingSampler(Sampler):
+    """A sampler that can cut every batch to at most `max_batch_size` examples, uniformly without replacement.
+
+    Truncation costs privacy, and how much depends on the number of examples: so with `max_batch_size` comes
+    `num_examples`, and `batches` insists on it.
+    """
+
+    _: KW_ONLY
+    max_batch_size: int | None = None
+    num_examples: int | None = None
+
+    def __post_init__(self) -> None:
+        """Validate the fields, once."""
+        super().__post_init__()
+        if self.max_batch_size is not None:
+            advice = "Give the largest batch that fits, or None for no limit."
+            size = validate.integer("max_batch_size", self.max_batch_size, 1, MAX_EXAMPLES, advice=advice)
+            object.__setattr__(self, "max_batch_size", size)
+            if self.num_examples is None:
+                raise InvalidInputError(
+                    "num_examples",
+                    None,
+                    f"stated together with max_batch_size={size}",
+                    "What truncation costs in privacy depends on the number of examples: add num_examples=…",
+                )
+        if self.num_examples is not None:
+            advice = "Give the number of examples in the data set, or None where max_batch_size is None."
+            number = validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
+            object.__setattr__(self, "num_examples", number)
+
+    def _check_num_examples(self, num_examples: int) -> None:
+        if self.num_examples is not None and num_examples != self.num_examples:
+            raise InvalidInputError(
+                "num_examples",
+                num_examples,
+                f"{self.num_examples}, as the sampler states",
+                "The accounting used the sampler's number: state the sampler for the data set at hand.",
+            )
+
+    def _epoch_domain(self, epoch: int) -> int | str:
+        """Return what stands for the epoch in the key's domain."""
+        return epoch
+
+    def _domain(self, purpose: str, epoch: int) -> tuple[str | int, ...]:
+        """Return the domain of the words for one purpose in one epoch; no two samplers share one."""
+        return (self.type_name, self.steps, purpose, self._epoch_domain(epoch))
+
+    def truncation_words(
+        self, key: Key | bytes | int, epoch: int, step: int, identities: IndexArray | Sequence[bytes]
+    ) -> NDArray[np.uint64]:
+        """Return the 64-bit word of each example for truncating the batch of a step: the smallest are kept.
+
+        Every engine that keeps the `max_batch_size` smallest, ties by identity, keeps the same examples.
+        """
+        secret = as_key(key)
+        if isinstance(identities, np.ndarray):
+            return Keystream(secret, *self._domain("truncate", epoch)).words64_at(step, identities)
+        require_bytes(identities)
+        words = KeyedHash(secret, *self._domain("truncate bytes", epoch)).words(identities, salt=step)
+        return words[:, 0] | words[:, 1].astype(np.uint64) << np.uint64(32)
+
+    def _truncated(self, draw: Draw, key: Key, epoch: int) -> Draw:
+        """Wrap the function from a step to its batch so that no batch exceeds the limit."""
+        limit = self.max_batch_size
+        if limit is None:
+            return draw
+        keystream = Keystream(key, *self._domain("truncate", epoch))
+
+        def truncated(step: int) -> IndexArray:
+            batch = draw(step)
+            if len(batch) <= limit:
+                return batch
+            return truncate(batch, keystream.words64_at(step, batch), limit)
+
+        return truncated
