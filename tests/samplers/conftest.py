@@ -36,11 +36,26 @@ def fits_binomial(fits) -> Callable[..., bool]:
     """Tell whether integers fit Bin(trials, probability), by a chi-square test on large enough cells."""
 
     def test(values, trials: int, probability: float) -> bool:
-        values = np.asarray(values)
+        values = np.asarray(values).ravel()
         law = stats.binom(trials, probability)
         edges = np.unique(law.ppf(np.linspace(0, 1, 21)[1:-1]))
         shares = np.diff(np.concatenate(([0], law.cdf(edges), [1])))
         cells = np.searchsorted(edges, values, side="left")
         return fits(np.bincount(cells, minlength=len(edges) + 1), shares)
+
+    return test
+
+
+@pytest.fixture(scope="session")
+def fits_binomials() -> Callable[..., bool]:
+    """Tell whether large independent counts are each Bin(trials, probability), by their squared deviations."""
+
+    def test(counts, trials: int, probability: float) -> bool:
+        counts = np.asarray(counts, dtype=np.float64).ravel()
+        variance = trials * probability * (1 - probability)
+        assert variance > 100, "the normal approximation is not good enough"
+        statistic = np.sum((counts - trials * probability) ** 2) / variance
+        tail = min(stats.chi2.sf(statistic, len(counts)), stats.chi2.cdf(statistic, len(counts)))
+        return bool(tail > FALSE_ALARM / 2)
 
     return test

@@ -11,9 +11,9 @@ The difference cancels for large ε and for small s. With x = ε/s − s/2, φ(x
     R(x) − R(x+s) = ∫_x^{x+s} G(t) dt,  G = −R′ = 1 − tR(t) = R(t)·c(t) > 0,
     c(t) = 1/(t + 2/(t + 3/(t + …))).
 
-The bracket is taken as a difference where R(x+s) < R(x)/2, and by a Gauss–Legendre rule on G otherwise: there
-s is at most about max(1, x), the length over which G changes, and twenty nodes are exact to rounding. For ε <
-0, δ(ε) = 1 − e^ε + e^ε δ(−ε), a sum of positive terms.
+The bracket is taken as a difference where R(x+s) < ¾R(x), and by a Gauss–Legendre rule on G otherwise: there
+s is at most about ⅓·max(1, x), less than the length over which G changes, and twelve nodes are exact to
+rounding. For ε < 0, δ(ε) = 1 − e^ε + e^ε δ(−ε), a sum of positive terms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scipy.special import erfcx
 
 from ballsbins.accounting.curve import Array, Direction, Interval
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _ULP = 2.0**-52
 
@@ -38,18 +38,23 @@ def mills_ratio(x: Array) -> Array:
 
 def _mills_slope(t: Array) -> Array:
     """G(t) = 1 − t·R(t) for t ≥ −1 to relative rounding: directly below 3, by continued fraction above."""
-    c = np.zeros_like(t)
-    far = np.maximum(t, 3.0)
-    for k in range(70, 1, -1):
-        c = k / (far + c)
-    return np.where(t < 3, 1 - t * mills_ratio(t), mills_ratio(far) / (far + c))
+    ratio = mills_ratio(t)
+    slope = 1 - t * ratio
+    for least, most, terms in ((3.0, 6.0, 70), (6.0, 20.0, 20), (20.0, np.inf, 9)):
+        here = (t >= least) & (t < most)
+        if here.any():
+            far, c = t[here], np.zeros(1)
+            for k in range(terms, 1, -1):
+                c = k / (far + c)
+            slope[here] = ratio[here] / (far + c)
+    return slope
 
 
 def mills_difference(x: Array, s: float) -> Array:
     """R(x) − R(x+s) without cancellation, for x ≥ −s/2; may be +∞ where x < −37."""
     near, far = mills_ratio(x), mills_ratio(x + s)
     difference = np.asarray(near - far)
-    close = far > 0.5 * near
+    close = far > 0.75 * near
     if close.any():
         t = x[close, None] + 0.5 * s * (1 + _NODES)
         difference[close] = 0.5 * s * (_mills_slope(t) @ _WEIGHTS)

@@ -207,8 +207,8 @@ def _finish(h: float, first: int, log_v: Array, *, upper: bool) -> Pair:
     )
     if not violation < _WORST:
         raise AccuracyError(
-            f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a grid of "
-            f"{h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy in ε, or for a more accurate curve."
+            f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a grid "
+            f"of {h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy in ε, or for a more accurate curve."
         )
     return Pair(h, first, log_p, log_p_infinity, log_q_infinity, violation + (4096 + n / 512) * _ULP)
 

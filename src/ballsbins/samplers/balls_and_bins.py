@@ -62,7 +62,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
 
         An index and bytes name different examples, whatever the bytes are: use one kind for one data set.
         """
-        if isinstance(identities, np.ndarray) and identities.dtype.kind in "iu":
+        if isinstance(identities, np.ndarray) and identities.dtype.kind in "iu" and identities.ndim == 1:
             return self._bins_at(self._keystream(key, epoch), identities)
         require_bytes(identities)  # type: ignore[arg-type]
         return self._bins_of_bytes(key, epoch, identities)  # type: ignore[arg-type]

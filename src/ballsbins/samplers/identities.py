@@ -45,6 +45,7 @@ def require_bytes(identities: Sequence[bytes]) -> None:
             raise InvalidInputError(
                 f"identities[{place}]",
                 type(identity).__name__,
-                "of type bytes, like all the others",
-                "Encode text yourself, always in the same way, for example with .encode('utf-8').",
+                "of type bytes",
+                "Encode text yourself, always in the same way, for example with .encode('utf-8'); "
+                "give indices as one numpy array of integers.",
             )

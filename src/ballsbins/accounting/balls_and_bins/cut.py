@@ -19,16 +19,27 @@ exponentially where σ is small.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import lambertw, ndtr
 
 from ballsbins.accounting.balls_and_bins.laplace import REACH, Flags, Real, second_remainder
 
 LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
-_PANEL_X, _PANEL_W = np.polynomial.legendre.leggauss(16)
 _DECAY = 41.0  # e⁻⁴¹ of the largest term is below double precision
+
+
+_LADDER = np.geomspace(1e-3, 45.0, 36)
+
+
+@cache
+def _half_gauss(nodes: int) -> tuple[Real, Real]:
+    """Gauss–Legendre nodes and weights on [0, 1]."""
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return 0.5 * (x + 1.0), 0.5 * w
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +58,15 @@ def largest_log_r(sigma: float) -> float:
 
 
 def larger_root(c: Real) -> Real:
-    """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c}), by Halley's iteration."""
+    """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
     d = np.maximum(c - 1.0, 0.0)
-    a = np.where(d < 1.5, 1.0 + np.sqrt(2.0 * d) + 2.0 * d / 3.0, c + np.log(np.maximum(c, 1.0)) + 0.3)
-    for _ in range(4):
+    u = np.sqrt(2.0 * d)
+    near = 1.0 + u * (1.0 + u * (1.0 / 3.0 + u * (1.0 / 36.0 - u / 270.0)))
+    a = np.where(d < 4.0, near, c + np.log(c + np.log(c + np.log(np.maximum(c, 1.0)))))
+    for _ in range(2):  # Halley
         f, slope = a - np.log(a) - c, 1.0 - 1.0 / a
-        with np.errstate(invalid="ignore", divide="ignore"):
-            step = 2.0 * f * slope / (2.0 * slope * slope - f / (a * a))
-        a = np.where(d > 1e-14, np.maximum(a - step, 1.0), 1.0)
+        step = 2.0 * f * slope / (2.0 * slope * slope - f / (a * a))
+        a = np.where(d > 1e-10, np.maximum(a - step, 1.0), a)
     return a
 
 
@@ -69,24 +81,49 @@ def _descent(log_rho: Real, sigma: float, nodes: int) -> tuple[Real, Real, Real]
         cot = (1.0 - sinh * sinh) / (2.0 * sinh)
         a = larger_root(-log_rho + np.log(b * cosh * cosh / (2.0 * sinh)))
         fall = sigma**2 * (a * b * cot - 0.5 * (a * a - b * b) - top) + np.log(2.0 / cosh)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slope = np.where(a > 1.0, (1.0 / b - cot) * a / (a - 1.0), 0.0)  # da/db
-        return fall, slope
+        return fall, np.where(a > 1.0, (1.0 / b - cot) * a / (a - 1.0), 0.0)  # and da/db
 
-    low, high = np.full_like(x2, 1e-9), np.full_like(x2, 42.0)
-    for _ in range(26):
-        middle = np.sqrt(low * high)
-        gone = exponent(middle, log_rho, top)[0] < -_DECAY
-        low, high = np.where(gone, low, middle), np.where(gone, middle, high)
-        if np.all(high < 1.05 * low):
-            break
-    v, w = np.polynomial.legendre.leggauss(nodes)
-    v, w = 0.5 * (v + 1.0), 0.5 * w
+    ladder = exponent(_LADDER[None, :], log_rho[:, None], top[:, None])[0] < -_DECAY
+    high = _LADDER[ladder.argmax(axis=1)]
+    v, w = _half_gauss(nodes)
     t = high[:, None] * (v * v)[None, :]
     fall, slope = exponent(t, log_rho[:, None], top[:, None])
     terms = np.exp(fall) * (2.0 * v * w)[None, :] * high[:, None]
     scale = sigma**2 * top + np.log(sigma) - _LOG_ROOT_TAU
     return scale, terms.sum(axis=1), (terms * slope).sum(axis=1)
+
+
+def _along_axis(r: Real, s: float, end: Real, shift: Real, form: NDArray[np.int_], refine: float) -> Real:
+    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`: panels common to all r, and a last one of each its own."""
+    x16, w16 = _half_gauss(16)
+    panel = min(2.0, 2.0 / s) / refine
+    whole = np.maximum(((end + REACH) / panel).astype(int), 0)
+    total = np.zeros_like(r)
+    count = int(whole.max())
+    common = (-REACH + panel * (np.arange(count)[:, None] + x16[None, :])).ravel()
+    inside = np.repeat(np.arange(count), 16)[None, :] < whole[:, None]
+    last = -REACH + panel * whole
+    own = last[:, None] + (end - last)[:, None] * x16[None, :]
+    for x, weight, mask in (
+        (common[None, :], np.tile(w16 * panel, count)[None, :], inside),
+        (own, (end - last)[:, None] * w16[None, :], None),
+    ):
+        log_phi = -0.5 * x * x - _LOG_ROOT_TAU
+        log_z = s * x - 0.5 * s * s
+        for kind in (0, 1, 2):
+            rows = form == kind
+            if not rows.any():
+                continue
+            here = (lambda m: m[rows] if len(m) > 1 else m)  # noqa: B023, E731
+            rate = r[rows, None]
+            if kind == 2:
+                f = second_remainder(-rate * here(np.expm1(log_z))) * here(np.exp(log_phi) * weight)
+            elif kind == 1:
+                f = np.expm1(rate * here(np.exp(log_z))) * here(np.exp(log_phi) * weight)
+            else:
+                f = np.exp(rate * here(np.exp(log_z)) + here(log_phi) - shift[rows, None]) * here(weight)
+            total[rows] += (f if mask is None else np.where(mask[rows], f, 0.0)).sum(axis=1)
+    return total
 
 
 def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
@@ -111,25 +148,7 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
     far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
     end = np.minimum(sigma * x2, far)
-    low = np.minimum(-REACH, sigma * x1 - REACH)
-    panel = min(2.0, 2.0 / s) / refine
-    panels = int(np.ceil(((end - low) / panel).max()))
-    t = (np.arange(panels)[:, None] + 0.5 * (_PANEL_X[None, :] + 1.0)).ravel() / panels
-    weight = np.tile(0.5 * _PANEL_W, panels) / panels
-    axis = np.empty_like(r)
-    for rows, kind in ((centred, 2), (near_one, 1), (plain, 0)):
-        if not rows.any():
-            continue
-        x = low[rows, None] + (end - low)[rows, None] * t[None, :]
-        gauss = -0.5 * x * x - _LOG_ROOT_TAU
-        exponent = s * x - 0.5 * s * s
-        if kind == 2:
-            f = second_remainder(-r[rows, None] * np.expm1(exponent)) * np.exp(gauss)
-        elif kind == 1:
-            f = np.expm1(np.exp(log_r[rows, None] + exponent)) * np.exp(gauss)
-        else:
-            f = np.exp(np.exp(log_r[rows, None] + exponent) + gauss - shift[rows, None])
-        axis[rows] = (f * weight[None, :]).sum(axis=1) * (end - low)[rows]
+    axis = _along_axis(r, s, end, shift, np.where(centred, 2, np.where(near_one, 1, 0)), refine)
 
     # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins only if the axis reached X₂
     reached = end >= sigma * x2

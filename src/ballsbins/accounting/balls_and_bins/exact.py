@@ -11,6 +11,7 @@ parity with a put, then a lift off the cut. Contours are kept, so later question
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.contour import (
@@ -20,8 +21,11 @@ from ballsbins.accounting.balls_and_bins.contour import (
     PutContour,
     Strikes,
 )
+from ballsbins.accounting.balls_and_bins.laplace import Flags
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
+
+Indices = NDArray[np.intp]
 
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 2e-14  # never claim less than this
@@ -47,22 +51,33 @@ class ExactCurve:
         epsilon = np.asarray(epsilon, dtype=np.float64)
         value, error = np.empty(epsilon.shape), np.empty(epsilon.shape)
         negative = epsilon < 0.0
-        for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
-            if rows.any():
-                value[rows], error[rows] = self._positive(np.abs(epsilon[rows]), way)
-        bounds = below_zero(epsilon, value, np.where(np.isfinite(error), error, 0.0))
+        # Exponents far outside of the doubles are met on purpose (a path is tried and found useless): no warnings,
+        # and an estimate that is not a number counts as no estimate.
+        with np.errstate(all="ignore"):
+            for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
+                if rows.any():
+                    value[rows], error[rows] = self._positive(np.abs(epsilon[rows]), way)
+                    self._cap(np.abs(epsilon[rows]), way, value, error, np.flatnonzero(rows))
         known = np.isfinite(error)
-        ceiling = self._gaussian_ceiling(epsilon, direction)
-        return Interval(
-            np.where(known, bounds.lower, -np.inf),
-            np.where(known, bounds.value, ceiling),
-            np.where(known, np.minimum(bounds.upper, 0.0), ceiling),
-        )
+        bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
+        floor = np.log(np.where(negative, -np.expm1(np.minimum(epsilon, -1e-300)), 0.0), where=negative, out=np.full(epsilon.shape, -np.inf))
+        return Interval(np.where(known, bounds.lower, floor), bounds.value, bounds.upper)
 
-    def _gaussian_ceiling(self, epsilon: Array, direction: Direction) -> Array:
-        """δ_B ≤ δ_D (proposition "B-vs-S-and-D"): what can be said where no contour serves."""
-        value, error = log_hockey_stick(np.abs(epsilon), 1.0 / self.basket.smallest_sigma)
-        return below_zero(epsilon, value, error).upper
+    def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array, rows: Indices) -> None:
+        """Where no contour served (δ below about 10⁻¹⁰⁰⁰⁰), put an upper bound in place of the value.
+
+        δ(ε) ≤ δ(ε′) for ε′ < ε, and δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper).
+        """
+        for row, start in zip(rows, epsilon, strict=True):
+            if np.isfinite(error[row]):
+                continue
+            cap, slack = log_hockey_stick(np.array([start]), 1.0 / self.basket.smallest_sigma)
+            value[row] = cap[0] + slack[0]
+            for power in range(1, 24):
+                log, width = self._positive(np.array([start * 0.8**power]), direction)
+                if np.isfinite(width[0]):
+                    value[row] = min(value[row], log[0] + width[0])
+                    break
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error for ε ≥ 0.
@@ -91,24 +106,23 @@ class ExactCurve:
             return Estimate(log if call else log + np.log(strikes.k), error)
         return self._call(strikes) if call else self._put(strikes)
 
-    def _put(self, strikes: Strikes) -> Estimate:
+    def _put(self, strikes: Strikes, goal: float = GOAL) -> Estimate:
         best = _nothing(strikes)
         for contour in self._puts:
-            best = _better(best, contour(strikes))
+            _improve(best, contour(strikes))
+        open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error)
+            worst = _next(best.error, open_, goal)
             if worst is None:
                 break
-            contour = PutContour(self.basket, strikes[worst : worst + 1])
-            self._puts.append(contour)
-            fresh = contour(strikes)
-            best = _better(best, fresh)
-            if best.error[worst] > GOAL:
-                finer = PutContour(self.basket, strikes[worst : worst + 1], step=0.06)
-                self._puts.append(finer)
-                best = _better(best, finer(strikes))
-                best.error[worst] = _settled(best.error[worst])
-        return Estimate(best.log, np.abs(best.error))
+            for step in (0.125, 0.06):
+                contour = PutContour(self.basket, strikes[worst : worst + 1], step)
+                self._puts.append(contour)
+                _improve(best, contour(strikes))
+                if best.error[worst] <= goal:
+                    break
+            open_[worst] = False
+        return best
 
     def _call(self, strikes: Strikes) -> Estimate:
         best = _nothing(strikes)
@@ -120,20 +134,19 @@ class ExactCurve:
         for contour in self._lifts:
             if (best.error > GOAL).any():
                 _improve(best, contour(strikes))
+        open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error)
+            worst = _next(best.error, open_)
             if worst is None:
                 break
-            lattice = self._lattices[-1]
-            for shift in (0.0, -0.7, 0.7):
-                contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, lattice)
+            for shift in (0.0, -0.7, 0.7, 0.2):
+                contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, self._lattices[-1])
                 self._lifts.append(contour)
                 _improve(best, contour(strikes))
                 if best.error[worst] <= GOAL:
                     break
-            else:
-                best.error[worst] = _settled(best.error[worst])
-        return Estimate(best.log, np.abs(best.error))
+            open_[worst] = False
+        return best
 
     def _on_lattice(self, strikes: Strikes, best: Estimate) -> Array:
         """Try the cut alone; returns where each strike would leave it."""
@@ -141,19 +154,18 @@ class ExactCurve:
         self._lattices.append(lattice)
         found, leave = lattice(strikes)
         _improve(best, found)
-        served = found.error < np.inf
+        open_ = found.error < np.inf
         for _ in range(_MOST_CONTOURS):
-            worst = _next(np.where(served, best.error, 0.0))
+            worst = _next(best.error, open_)
             if worst is None:
                 break
-            finer = lattice.zoomed(strikes[worst : worst + 1])
-            _improve(best, finer(strikes)[0])
-            served[worst] = False
+            _improve(best, lattice.zoomed(strikes[worst : worst + 1])(strikes)[0])
+            open_[worst] = False
         return leave
 
     def _by_parity(self, strikes: Strikes, best: Estimate) -> None:
         """call = put − (K − 1), as good as the digits that are left."""
-        put = self._put(strikes)
+        put = self._put(strikes, goal=1e-13)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             value = np.exp(put.log) - strikes.k_minus_1
             error = (put.error + 4e-16) * np.exp(put.log) / value
@@ -165,22 +177,12 @@ def _nothing(strikes: Strikes) -> Estimate:
     return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
 
 
-def _better(old: Estimate, new: Estimate) -> Estimate:
-    wins = new.error < np.abs(old.error)
-    return Estimate(np.where(wins, new.log, old.log), np.where(wins, new.error, old.error))
-
-
 def _improve(best: Estimate, new: Estimate) -> None:
     wins = new.error < best.error
     best.log[wins], best.error[wins] = new.log[wins], new.error[wins]
 
 
-def _next(error: Array) -> int | None:
-    """The strike to build the next contour for: the middle one of those still above the goal."""
-    open_ = np.flatnonzero(error > GOAL)
-    return None if len(open_) == 0 else int(open_[len(open_) // 2])
-
-
-def _settled(error: float) -> float:
-    """Mark a strike that no contour serves better, so that it is not tried again: a negative error."""
-    return -abs(error)
+def _next(error: Array, open_: Flags, goal: float = GOAL) -> int | None:
+    """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
+    rows = np.flatnonzero(open_ & (error > goal))
+    return None if len(rows) == 0 else int(rows[len(rows) // 2])

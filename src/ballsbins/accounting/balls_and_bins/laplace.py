@@ -93,9 +93,20 @@ def _normal_tail(x: Complex) -> Complex:
 
 
 def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTransform:
-    """log L at an array of ω with arg ω in [0, π]; `refine` > 1 uses that many times the nodes."""
-    s = 1.0 / sigma
+    """log L at an array of ω with arg ω in [0, π]; `refine` > 1 uses that many times the nodes. NaN if out of reach."""
     first, second = saddles(omega, sigma)
+    good = np.isfinite(first) & np.isfinite(second) & np.isfinite(omega)
+    if good.all():
+        return _log_transform(omega, sigma, first, second, refine)
+    value, centred = np.full(omega.shape, complex(np.nan, np.nan)), np.zeros(omega.shape, dtype=bool)
+    if good.any():
+        part = _log_transform(omega[good], sigma, first[good], second[good], refine)
+        value[good], centred[good] = part.value, part.centred
+    return LogTransform(value, centred)
+
+
+def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex, refine: float) -> LogTransform:
+    s = 1.0 / sigma
     size, phi = np.abs(omega), np.angle(omega)
     spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
     if s < 2.5:
@@ -175,16 +186,14 @@ def _line(
     for kind in np.unique(form):
         rows = form == kind
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            weight = np.exp(
-                log_weight + (0.5 * sigma**2 * psi[rows] ** 2 - shift[rows])[:, None] + 1j * sigma * np.outer(psi[rows], x)
-            )
+            log_w = log_weight + (0.5 * sigma**2 * psi[rows] ** 2 - shift[rows])[:, None] + 1j * sigma * np.outer(psi[rows], x)
             if kind == 0:
-                terms = np.exp(-np.outer(turned[rows], z_real)) * weight
+                terms = np.exp(log_w - np.outer(turned[rows], z_real))
             elif kind == 1:
-                terms = np.expm1(-np.outer(turned[rows], z_real)) * weight
+                terms = np.expm1(-np.outer(turned[rows], z_real)) * np.exp(log_w)
             else:
                 moved = np.expm1((s * x - 0.5 * s * s)[None, :] - 1j * psi[rows][:, None])
-                terms = second_remainder(omega[rows][:, None] * moved) * weight
+                terms = second_remainder(omega[rows][:, None] * moved) * np.exp(log_w)
         out[rows] = np.where(x[None, :] <= end[rows, None], terms, 0.0).sum(axis=1)
     return _finish(out, form, shift)
 
@@ -286,14 +295,15 @@ def real_axis(c: float, sigma: float) -> tuple[float, float, float]:
         first = -float((density * away * fall).sum()) / total
         second = float((density * away * away * (1.0 + fall)).sum()) / total
         return float(np.log(total)), first, second - first * first
-    exponent = -c * (away + 1.0) - 0.5 * x * x
+    z = np.exp(np.minimum(s * x - 0.5 * s * s, 300.0))
+    exponent = -c * z - 0.5 * x * x
     top = float(exponent.max())
     weight = np.exp(exponent - top)
     total = float(weight.sum())
-    mean = float((weight * (away + 1.0)).sum()) / total
-    square = float((weight * (away + 1.0) ** 2).sum()) / total
+    mean = float((weight * z).sum()) / total
+    square = float((weight * z * z).sum()) / total
     if c < 1.5:
-        log_l = float(np.log1p((density * np.expm1(-c * (away + 1.0))).sum()))
+        log_l = float(np.log1p((density * np.expm1(-c * z)).sum()))
     else:
         log_l = top + float(np.log(total * (x[1] - x[0]) / _ROOT_TAU))
     return log_l + c, 1.0 - mean, square - mean * mean
