@@ -17,6 +17,10 @@ class InvalidInputError(BallsBinsError, ValueError):
         self.name, self.value, self.bound, self.advice = name, value, bound, advice
         super().__init__(f"{name} is {value!r}, but must be {bound}. {advice}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross a process boundary whole: a worker's error must arrive as what it is."""
+        return type(self), (self.name, self.value, self.bound, self.advice)
+
 
 class UnreachableTargetError(BallsBinsError, ValueError):
     """No value of the free parameter meets the stated target."""
@@ -35,4 +39,11 @@ class MissingExtraError(BallsBinsError, ImportError):
 
     def __init__(self, feature: str, extra: str) -> None:
         """State that `feature` needs the optional dependencies called `extra`."""
-        super().__init__(f"{feature} needs an optional part. Install it with: pip install 'ballsbins[{extra}]'")
+        self.feature, self.extra = feature, extra
+        super().__init__(
+            f"{feature} needs an optional part. Install it with: pip install 'ballsbins[{extra}]'"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross a process boundary whole."""
+        return type(self), (self.feature, self.extra)

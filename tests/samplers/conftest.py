@@ -48,7 +48,7 @@ def fits_binomial(fits) -> Callable[..., bool]:
 
 @pytest.fixture(scope="session")
 def fits_binomials() -> Callable[..., bool]:
-    """Tell whether large independent counts are each Bin(trials, probability), by their squared deviations."""
+    """Tell whether large independent counts are all Bin(trials, probability), by squared deviations."""
 
     def test(counts, trials: int, probability: float) -> bool:
         counts = np.asarray(counts, dtype=np.float64).ravel()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
-from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES, Draw
+from ballsbins.samplers.base import MAX_EXAMPLES, Draw, check_epoch
 from ballsbins.samplers.identities import KeyedHash, require_bytes
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
@@ -40,6 +41,8 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     """
 
     redraw: bool = True
+
+    _bytes_per_example: ClassVar[int] = 6  # an index of 4 and a bin of 2 bytes
 
     def __post_init__(self) -> None:
         """Validate the fields, once."""
@@ -76,7 +79,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return int(self.bins(key, epoch, index, index + 1)[0])
 
     def _epoch_domain(self, epoch: int) -> int | str:
-        number = validate.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
+        number = check_epoch(epoch)
         return number if self.redraw else "every"
 
     def _keystream(self, key: Key | bytes | int, epoch: int) -> Keystream:

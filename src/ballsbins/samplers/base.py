@@ -6,6 +6,7 @@ Nothing here logs or prints them, and no error names one.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -22,6 +23,8 @@ MAX_STEPS = 2**31 - 1  # bins are counted in 32-bit integers
 MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
 MAX_EPOCH = 2**63 - 1
 
+_TOO_LARGE = "Use a machine with at least 20 bytes of memory an example, or draw the bins in pieces with BallsAndBins.bins."
+
 Draw = Callable[[int], IndexArray]
 
 
@@ -31,6 +34,7 @@ class Sampler(ABC):
 
     steps: int
 
+    _bytes_per_example: ClassVar[int] = 0  # the least memory of an epoch that is drawn as a whole
     type_name: ClassVar[str]  # what a saved sampler is called; part of the key's domain, so never change one
     _types: ClassVar[dict[str, type[Sampler]]] = {}
 
@@ -53,11 +57,7 @@ class Sampler(ABC):
         The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and
         the step. An integer as `key` is a seed for experiments and not secret. Use one key for one run.
         """
-        advice = "Give the number of examples in the data set."
-        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
-        self._check_num_examples(examples)
-        advice = "Epochs count from 0."
-        number = validate.integer("epoch", epoch, 0, MAX_EPOCH, advice=advice)
+        examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = validate.integer("start", start, 0, self.steps, advice=advice)
         return Batches(self, examples, as_key(key), number, first)
@@ -93,8 +93,20 @@ class Sampler(ABC):
         inside = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
         return f"{type(self).__name__}({inside})"
 
-    def _check_num_examples(self, num_examples: int) -> None:  # noqa: B027  # any number is right for most
-        """Raise where the sampler was stated for another number of examples."""
+    def _check_step(self, step: int) -> int:
+        """Return `step` if the epoch has it."""
+        advice = f"This epoch has {self.steps:,} steps, counted from 0."
+        return validate.integer("step", step, 0, self.steps - 1, advice=advice)
+
+    def _check_num_examples(self, num_examples: int) -> int:
+        """Return `num_examples` if this sampler, on this machine, can batch so many."""
+        advice = "Give the number of examples in the data set."
+        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
+        memory = physical_memory()
+        if examples * self._bytes_per_example > memory:
+            bound = f"at most {memory // self._bytes_per_example:,}, since this machine has {memory:,} bytes of memory"
+            raise InvalidInputError("num_examples", examples, bound, _TOO_LARGE)
+        return examples
 
     @abstractmethod
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
@@ -133,8 +145,7 @@ class Batches:
 
     def at(self, step: int) -> IndexArray:
         """Give the batch of a step, counted from the beginning of the epoch."""
-        advice = f"This epoch has {self._sampler.steps:,} steps, counted from 0."
-        number = validate.integer("step", step, 0, self._sampler.steps - 1, advice=advice)
+        number = self._sampler._check_step(step)
         if self._draw is None:
             self._draw = self._drawn()
         batch = rank_slice(self._draw(number), self._rank, self._world_size)
@@ -171,13 +182,21 @@ class Batches:
         try:
             return self._sampler._draw(self._num_examples, self._key, self._epoch)
         except MemoryError:
-            raise InvalidInputError(
-                "num_examples",
-                self._num_examples,
-                "small enough for the memory of this machine",
-                "Use a machine with at least 16 bytes of memory an example, or draw the bins in pieces with "
-                "BallsAndBins.bins.",
-            ) from None
+            bound = "small enough for the memory that is left on this machine"
+            raise InvalidInputError("num_examples", self._num_examples, bound, _TOO_LARGE) from None
+
+
+def check_epoch(epoch: int) -> int:
+    """Return `epoch` if it may be one."""
+    return validate.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
+
+
+def physical_memory() -> int:
+    """Return the bytes of memory of this machine, or a number beyond all bounds where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 2**63
 
 
 def index_dtype(num_examples: int) -> type[np.uint32 | np.int64]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
-from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES, Draw, Sampler, even_cuts, index_dtype
+from ballsbins.samplers.base import Draw, Sampler, check_epoch, even_cuts, index_dtype
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
 from ballsbins.samplers.physical import IndexArray
@@ -26,11 +26,11 @@ class Shuffle(Sampler, type_name="shuffle"):
       independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
     """
 
+    _bytes_per_example: ClassVar[int] = 12  # a word and an index to sort, and the result
+
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
         """Return the random order of an epoch: the batches are its parts, one after the other."""
-        advice = "Give the number of examples in the data set."
-        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
-        number = validate.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
+        examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         keystream = Keystream(as_key(key), self.type_name, self.steps, "order", number)
         return random_order(keystream, examples, packed=examples < 2**32)
 

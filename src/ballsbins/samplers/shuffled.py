@@ -16,9 +16,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
 from ballsbins.samplers.balls_and_bins import BallsAndBins
-from ballsbins.samplers.base import MAX_EXAMPLES
 from ballsbins.samplers.geometric import successes
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
@@ -34,7 +32,7 @@ def thrown_sizes(
     Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted
     from words of their own, so they are independent of the bins that `sampler.batches` uses.
     """
-    examples = _check(sampler, num_examples)
+    examples = sampler._check_num_examples(num_examples)
     balls = Keystream(as_key(key), *sampler._domain("thrown sizes", epoch))
     sizes = np.zeros(sampler.steps, dtype=np.int64)
     chunk = max(_CHUNK, sampler.steps)
@@ -53,7 +51,7 @@ def binomial_sizes(
     floating point of the binomial probabilities; here a binomial is a count of exact Bernoulli trials (by
     their gaps, so with work proportional to the size drawn), and no probability is ever rounded.
     """
-    left = _check(sampler, num_examples)
+    left = sampler._check_num_examples(num_examples)
     keystream = Keystream(as_key(key), *sampler._domain("binomial sizes", epoch))
     return _binomial_sizes(keystream, left, sampler.steps)
 
@@ -73,10 +71,3 @@ def cut_in_order(sizes: Iterable[int]) -> Iterator[slice]:
     for size in sizes:
         yield slice(begin, begin + int(size))
         begin += int(size)
-
-
-def _check(sampler: BallsAndBins, num_examples: int) -> int:
-    advice = "Give the number of examples in the data set."
-    examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
-    sampler._check_num_examples(examples)
-    return examples

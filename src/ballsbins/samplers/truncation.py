@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
-from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler
+from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler, check_epoch
 from ballsbins.samplers.identities import KeyedHash, require_bytes
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
@@ -48,18 +48,20 @@ class TruncatingSampler(Sampler):
             number = validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
             object.__setattr__(self, "num_examples", number)
 
-    def _check_num_examples(self, num_examples: int) -> None:
-        if self.num_examples is not None and num_examples != self.num_examples:
+    def _check_num_examples(self, num_examples: int) -> int:
+        examples = super()._check_num_examples(num_examples)
+        if self.num_examples is not None and examples != self.num_examples:
             raise InvalidInputError(
                 "num_examples",
-                num_examples,
+                examples,
                 f"{self.num_examples}, as the sampler states",
                 "The accounting used the sampler's number: state the sampler for the data set at hand.",
             )
+        return examples
 
     def _epoch_domain(self, epoch: int) -> int | str:
         """Return what stands for the epoch in the key's domain."""
-        return epoch
+        return check_epoch(epoch)
 
     def _domain(self, purpose: str, epoch: int) -> tuple[str | int, ...]:
         """Return the domain of the words for one purpose in one epoch; no two samplers share one."""
@@ -72,11 +74,11 @@ class TruncatingSampler(Sampler):
 
         Every engine that keeps the `max_batch_size` smallest, ties by identity, keeps the same examples.
         """
-        secret = as_key(key)
+        secret, number = as_key(key), self._check_step(step)
         if isinstance(identities, np.ndarray):
-            return Keystream(secret, *self._domain("truncate", epoch)).words64_at(step, identities)
+            return Keystream(secret, *self._domain("truncate", epoch)).words64_at(number, identities)
         require_bytes(identities)
-        words = KeyedHash(secret, *self._domain("truncate bytes", epoch)).words(identities, salt=step)
+        words = KeyedHash(secret, *self._domain("truncate bytes", epoch)).words(identities, salt=number)
         return words[:, 0] | words[:, 1].astype(np.uint64) << np.uint64(32)
 
     def _truncated(self, draw: Draw, key: Key, epoch: int) -> Draw:

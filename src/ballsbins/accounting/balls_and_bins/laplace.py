@@ -267,11 +267,14 @@ def _legs(
             best = np.where(better, peak, best)
             corner = np.where(better, target, corner)
     kinds = np.where(form[bend] == 2, 3, 0)
-    slant = int(np.ceil((np.abs(corner - x0) / panel[bend]).max() * 1.5)) + 1
+    # sixteen nodes resolve about ten radians of the phase, which turns at the rate |x + sωZ|
+    turning = np.maximum(np.abs(corner), np.abs(corner + s * om * np.exp(s * corner - 0.5 * s * s)))
+    narrow = np.minimum(panel[bend], 10.0 / (1.0 + turning) / refine)
+    slant = int(np.ceil((np.abs(corner - x0) / narrow).max())) + 1
     total[bend] += integrate(x0, corner, slant, kinds, bend)
     far = np.maximum((np.log(2000.0 / size[bend]) + 0.5 * s * s) / s, corner.real + 0.1)
     far = np.minimum(far, np.maximum(corner.real + 2.0, 40.0))
-    last = int(np.ceil(((far - corner.real) * s / 0.8 * refine).max())) + 1
+    last = int(np.ceil(((far - corner.real) / np.minimum(narrow, 0.8 / s / refine)).max())) + 1
     total[bend] += integrate(corner, far + 1j * corner.imag, last, kinds, bend)
     tail = _normal_tail(x0)
     ahead = _normal_tail(x0 - s)
