@@ -23,7 +23,10 @@ MAX_STEPS = 2**31 - 1  # bins are counted in 32-bit integers
 MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
 MAX_EPOCH = 2**63 - 1
 
-_TOO_LARGE = "Use a machine with at least 20 bytes of memory an example, or draw the bins in pieces with BallsAndBins.bins."
+_TOO_LARGE = (
+    "Use a machine with at least 20 bytes of memory an example, "
+    "or draw the bins in pieces with BallsAndBins.bins."
+)
 
 Draw = Callable[[int], IndexArray]
 
@@ -60,6 +63,7 @@ class Sampler(ABC):
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = validate.integer("start", start, 0, self.steps, advice=advice)
+        self._check_memory(examples)
         return Batches(self, examples, as_key(key), number, first)
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,14 +103,17 @@ class Sampler(ABC):
         return validate.integer("step", step, 0, self.steps - 1, advice=advice)
 
     def _check_num_examples(self, num_examples: int) -> int:
-        """Return `num_examples` if this sampler, on this machine, can batch so many."""
+        """Return `num_examples` if it is one that this sampler may batch."""
         advice = "Give the number of examples in the data set."
         examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
-        memory = physical_memory()
-        if examples * self._bytes_per_example > memory:
-            bound = f"at most {memory // self._bytes_per_example:,}, since this machine has {memory:,} bytes of memory"
-            raise InvalidInputError("num_examples", examples, bound, _TOO_LARGE)
         return examples
+
+    def _check_memory(self, num_examples: int) -> None:
+        """Raise where an epoch of so many examples cannot fit this machine, before anything is drawn."""
+        memory = physical_memory()
+        if num_examples * self._bytes_per_example > memory:
+            bound = f"at most {memory // self._bytes_per_example:,} with the {memory:,} bytes of this machine"
+            raise InvalidInputError("num_examples", num_examples, bound, _TOO_LARGE)
 
     @abstractmethod
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:

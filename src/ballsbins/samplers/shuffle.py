@@ -31,6 +31,7 @@ class Shuffle(Sampler, type_name="shuffle"):
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
         """Return the random order of an epoch: the batches are its parts, one after the other."""
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
+        self._check_memory(examples)
         keystream = Keystream(as_key(key), self.type_name, self.steps, "order", number)
         return random_order(keystream, examples, packed=examples < 2**32)
 

@@ -28,7 +28,7 @@ from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
 Indices = NDArray[np.intp]
 
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
-_FLOOR = 2e-14  # never claim less than this
+_FLOOR = 1e-13  # never claim less than this
 _MOST_CONTOURS = 24
 
 
@@ -115,7 +115,7 @@ class ExactCurve:
             worst = _next(best.error, open_, goal)
             if worst is None:
                 break
-            for step in (0.125, 0.06):
+            for step in (0.1, 0.05, 0.025):
                 contour = PutContour(self.basket, strikes[worst : worst + 1], step)
                 self._puts.append(contour)
                 _improve(best, contour(strikes))
