@@ -105,8 +105,7 @@ class Sampler(ABC):
     def _check_num_examples(self, num_examples: int) -> int:
         """Return `num_examples` if it is one that this sampler may batch."""
         advice = "Give the number of examples in the data set."
-        examples = validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
-        return examples
+        return validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
 
     def _check_memory(self, num_examples: int) -> None:
         """Raise where an epoch of so many examples cannot fit this machine, before anything is drawn."""

@@ -46,15 +46,17 @@ class Keystream:
 
     def words32_at(self, stream: int, indices: NDArray[np.integer]) -> NDArray[np.uint32]:
         """Return the 32-bit words at any indices."""
-        places: NDArray[np.int64] = indices.astype(np.int64, copy=False)
+        places = indices.astype(np.int64, copy=False)
         words = self._blocks(stream, places // 4).view("<u4").astype(np.uint32, copy=False)
-        return words[np.arange(0, len(words), 4) + places % 4]
+        lanes: NDArray[np.int64] = np.arange(0, len(words), 4) + places % 4
+        return words[lanes]
 
     def words64_at(self, stream: int, indices: NDArray[np.integer]) -> NDArray[np.uint64]:
         """Return the 64-bit words at any indices."""
-        places: NDArray[np.int64] = indices.astype(np.int64, copy=False)
+        places = indices.astype(np.int64, copy=False)
         words = self._blocks(stream, places // 2).view("<u8").astype(np.uint64, copy=False)
-        return words[np.arange(0, len(words), 2) + places % 2]
+        lanes: NDArray[np.int64] = np.arange(0, len(words), 2) + places % 2
+        return words[lanes]
 
     def _range(self, stream: int, start: int, count: int) -> NDArray[np.uint8]:
         """Return the bytes start … start + count − 1 of a stream."""
