@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.laplace import Complex, Real
+from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Real
 
 _EPS = 2.0**-53
+BENDS = (0.3, 0.0, 0.6, 0.9)  # angles past the vertical at which a path may end
 _DROP = 42.0  # terms below e⁻⁴² of the largest are left out
 _FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
@@ -160,7 +161,7 @@ class PutContour:
         c, curvature = put_saddle(basket, float(strikes.k[0]), float(strikes.k_minus_1[0]))
         width = c / np.sqrt(max(curvature, 0.5))
         best: tuple[float, Path, float] | None = None
-        for bend in (0.3, 0.0, 0.6, 0.9):
+        for bend in BENDS:
             path = Path(c, width, bend)
             reach, rise = _reach(basket, path, strikes)
             score = 2.0 * rise + reach
@@ -275,8 +276,8 @@ class CutLattice:
         drift = -np.exp(self.log_r)[None, :] * slope
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
-    def __call__(self, strikes: Strikes) -> tuple[Estimate, Real]:
-        """log call(K), and for each strike the log r at which the cut is best left (NaN if it need not be)."""
+    def __call__(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
+        """log call(K), for each strike whether a finer lattice would help, and the log r at which to leave the cut."""
         modulus, load = self.exponents(strikes)
         signed = modulus + self.log_sine[None, :]
         so_far = np.maximum.accumulate(signed, axis=1)
@@ -297,13 +298,15 @@ class CutLattice:
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
         estimate = Estimate(estimate.log, np.where(ends, estimate.error + cut_off, np.inf))
-        # leave at the first minimum of the exponent that is followed by a rise
+        # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r[None, :]
         lowest = np.minimum.accumulate(exponent, axis=1)
         risen = exponent > lowest + 0.5
         before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
+        before = np.minimum(before, max(int((self.log_phase < 0.0).sum()), 1))
         ahead = np.arange(len(self.log_r))[None, :] < before[:, None]
-        return estimate, self.log_r[np.argmin(np.where(ahead, exponent, np.inf), axis=1)]
+        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
+        return estimate, calm, self.log_r[np.argmin(np.where(ahead, exponent, np.inf), axis=1)]
 
 
 class LiftContour:
@@ -322,7 +325,7 @@ class LiftContour:
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
         best: tuple[float, Path, float] | None = None
-        for bend in (0.3, 0.0, 0.6, 0.9):
+        for bend in BENDS:
             path = Path(-r, r / np.sqrt(max(curvature, 1.0)), bend)
             reach, rise = _reach(basket, path, strikes)
             score = 2.0 * rise + reach

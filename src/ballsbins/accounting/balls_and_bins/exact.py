@@ -11,7 +11,6 @@ parity with a put, then a lift off the cut. Contours are kept, so later question
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.contour import (
@@ -24,12 +23,13 @@ from ballsbins.accounting.balls_and_bins.contour import (
 from ballsbins.accounting.balls_and_bins.laplace import Flags
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
-
-Indices = NDArray[np.intp]
+from ballsbins.accounting.interpolate import dense
 
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 1e-13  # never claim less than this
-_MOST_CONTOURS = 24
+_MOST_CONTOURS = 200
+_DENSE = 200  # more points than this are interpolated
+_DEEP = -1500.0  # below e^−1500 nobody asks for digits: monotonicity bounds the rest
 
 
 class ExactCurve:
@@ -57,29 +57,55 @@ class ExactCurve:
             for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
                 if rows.any():
                     value[rows], error[rows] = self._positive(np.abs(epsilon[rows]), way)
-                    self._cap(np.abs(epsilon[rows]), way, value, error, np.flatnonzero(rows))
         known = np.isfinite(error)
         bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
         floor = np.log(np.where(negative, -np.expm1(np.minimum(epsilon, -1e-300)), 0.0), where=negative, out=np.full(epsilon.shape, -np.inf))
         return Interval(np.where(known, bounds.lower, floor), bounds.value, bounds.upper)
 
-    def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array, rows: Indices) -> None:
-        """Where no contour served (δ below about 10⁻¹⁰⁰⁰⁰), put an upper bound in place of the value.
+    def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array) -> None:
+        """Where no contour served (δ below about e^−1500), put an upper bound in place of the value.
 
         δ(ε) ≤ δ(ε′) for ε′ < ε, and δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper).
         """
-        for row, start in zip(rows, epsilon, strict=True):
-            if np.isfinite(error[row]):
-                continue
-            cap, slack = log_hockey_stick(np.array([start]), 1.0 / self.basket.smallest_sigma)
+        known = np.isfinite(error)
+        for row in np.flatnonzero(~known):
+            cap, slack = log_hockey_stick(epsilon[row : row + 1], 1.0 / self.basket.smallest_sigma)
             value[row] = cap[0] + slack[0]
+            smaller = known & (epsilon < epsilon[row])
+            if smaller.any():
+                value[row] = min(value[row], float((value + error)[smaller].min()))
+            if value[row] < _DEEP:
+                continue
             for power in range(1, 24):
-                log, width = self._positive(np.array([start * 0.8**power]), direction)
+                log, width = self._directly(epsilon[row : row + 1] * 0.8**power, direction)
                 if np.isfinite(width[0]):
                     value[row] = min(value[row], log[0] + width[0])
                     break
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
+        """log δ and its absolute error for ε ≥ 0, interpolated if they are many."""
+        if epsilon.size <= _DENSE:
+            value, error = self._directly(epsilon, direction)
+            self._cap(epsilon, direction, value, error)
+            return value, error
+        # leave out what is too deep to matter, then interpolate
+        low, high, ceiling = float(epsilon.min()), float(epsilon.max()), np.inf
+        for _ in range(3):
+            probes = np.linspace(low, high, 17)
+            log, width = self._directly(probes, direction)
+            deep = (log < _DEEP) & np.isfinite(width)
+            if not deep.any():
+                break
+            first = int(deep.argmax())
+            low, high, ceiling = float(probes[max(first - 1, 0)]), float(probes[first]), float(log[first] + width[first])
+        value, error = np.full(epsilon.shape, ceiling), np.full(epsilon.shape, np.inf)
+        rows = epsilon <= high
+        value[rows], error[rows] = dense(lambda x: self._directly(x, direction), epsilon[rows], 0.1 * GOAL)
+        if not np.isfinite(ceiling):
+            self._cap(epsilon, direction, value, error)
+        return value, error
+
+    def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error for ε ≥ 0.
 
         After t of T steps S = 1 − t/T + (t/T)·S_t, so K − 1 is stretched by T/t and the value shrinks by t/T.
@@ -119,9 +145,12 @@ class ExactCurve:
                 contour = PutContour(self.basket, strikes[worst : worst + 1], step)
                 self._puts.append(contour)
                 _improve(best, contour(strikes))
-                if best.error[worst] <= goal:
+                if best.error[worst] <= goal or best.log[worst] < _DEEP:
                     break
             open_[worst] = False
+            deep = best.log < _DEEP
+            if deep.any():
+                open_ &= strikes.k > strikes.k[deep].max()
         return best
 
     def _call(self, strikes: Strikes) -> Estimate:
@@ -143,18 +172,20 @@ class ExactCurve:
                 contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, self._lattices[-1])
                 self._lifts.append(contour)
                 _improve(best, contour(strikes))
-                if best.error[worst] <= GOAL:
+                if best.error[worst] <= GOAL or best.log[worst] < _DEEP:
                     break
             open_[worst] = False
+            deep = best.log < _DEEP
+            if deep.any():
+                open_ &= strikes.k < strikes.k[deep].min()
         return best
 
     def _on_lattice(self, strikes: Strikes, best: Estimate) -> Array:
         """Try the cut alone; returns where each strike would leave it."""
         lattice = CutLattice.covering(self.basket, strikes)
         self._lattices.append(lattice)
-        found, leave = lattice(strikes)
+        found, open_, leave = lattice(strikes)
         _improve(best, found)
-        open_ = found.error < np.inf
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
             if worst is None:
@@ -164,13 +195,18 @@ class ExactCurve:
         return leave
 
     def _by_parity(self, strikes: Strikes, best: Estimate) -> None:
-        """call = put − (K − 1), as good as the digits that are left."""
-        put = self._put(strikes, goal=1e-13)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            value = np.exp(put.log) - strikes.k_minus_1
+        """call = put − (K − 1), as good as the digits that are left: first roughly, to see where any are."""
+        for goal in (1e-6, 1e-13):
+            rows = np.flatnonzero(best.error > GOAL)
+            put = self._put(strikes[rows], goal)
+            value = np.exp(put.log) - strikes.k_minus_1[rows]
             error = (put.error + 4e-16) * np.exp(put.log) / value
-        good = value > 0.0
-        _improve(best, Estimate(np.log(np.where(good, value, 1.0)), np.where(good, error, np.inf)))
+            found = _nothing(strikes)
+            good = value > 1e-6 * np.exp(put.log)
+            found.log[rows[good]], found.error[rows[good]] = np.log(value[good]), error[good]
+            _improve(best, found)
+            if not good.any():
+                return
 
 
 def _nothing(strikes: Strikes) -> Estimate:
