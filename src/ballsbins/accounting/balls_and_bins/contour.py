@@ -112,39 +112,67 @@ class Path:
         return omega, self.width * (-self.bend * sinh + 1j * cosh)
 
 
-def _reach(basket: Basket, path: Path, strikes: Strikes) -> tuple[float, float]:
-    """Where along the path the integrand has dropped for good, and how much it rose above its start."""
-    t = float(basket.size)
-    peak, start, step = -np.inf, None, 0.25
-    u0 = 0.0
-    while u0 < 40.0:
-        u = u0 + step * np.arange(12)
-        omega, derivative = path(u)
-        transform, plain = basket.exponent(omega, 0.7)
-        slope = np.where(plain == t, t * strikes.k[0], t * strikes.k_minus_1[0] + plain)
-        log_size = (slope * omega + transform).real + np.log(np.abs(derivative / omega**2))
-        log_size = np.where(np.isfinite(log_size), log_size, np.inf)
-        start = float(log_size[0]) if start is None else start
-        for k in range(12):
-            peak = max(peak, float(log_size[k]))
-            if peak > start + 30.0:
-                return np.inf, np.inf
-            if log_size[k] < peak - _DROP:
-                return float(u[k]), peak - start
-        u0 += 12 * step
-    return np.inf, np.inf
+@dataclass(frozen=True)
+class Trace:
+    """What was met on a path at equal steps of u: enough to judge the path, and to integrate along it."""
+
+    path: Path
+    u: Real
+    omega: Complex
+    transform: Complex
+    plain: Real
+    rise: float  # of the integrand above its start, in logs
+
+    @property
+    def score(self) -> float:
+        """Smaller is better: a path should not climb and should end soon."""
+        return 2.0 * self.rise + float(self.u[-1])
 
 
-def _along(basket: Basket, path: Path, u: Real, log_du: Real, coarse: Real) -> Nodes:
-    omega, derivative = path(u)
-    transform, plain = basket.exponent(omega)
-    probe = slice(0, None, max(1, len(u) // 9))
-    finer, _ = basket.exponent(omega[probe], 1.6)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inner = float(np.nanmax(np.abs(_unwound(finer - transform[probe])) / np.abs(finer)))
+def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace | None:
+    """Follow the path until the integrand has dropped for good; None if it climbs instead."""
     t = float(basket.size)
-    log_weight = np.log(derivative / (np.pi * t * omega * omega)) + log_du
-    return Nodes(omega, transform, plain, log_weight, coarse, inner)
+    chunk = int(np.ceil(2.6 / step))
+    u, omega, transform, plain = np.empty(0), np.empty(0, complex), np.empty(0, complex), np.empty(0)
+    while len(u) * step < 40.0:
+        more = step * np.arange(len(u), len(u) + chunk)
+        at, derivative = path(more)
+        found, uncentred = basket.exponent(at)
+        slope = np.where(uncentred == t, t * strikes.k[0], t * strikes.k_minus_1[0] + uncentred)
+        size = (slope * at + found).real + np.log(np.abs(derivative / at**2))
+        size = np.where(np.isfinite(size), size, np.inf)
+        sizes = size if len(u) == 0 else np.concatenate([sizes, size])
+        u, omega = np.concatenate([u, more]), np.concatenate([omega, at])
+        transform, plain = np.concatenate([transform, found]), np.concatenate([plain, uncentred])
+        peak = float(sizes.max())
+        if peak > sizes[0] + 30.0:
+            return None
+        dropped = np.maximum.accumulate(sizes) - sizes > _DROP
+        if dropped.any():
+            end = int(dropped.argmax()) + 1
+            return Trace(path, u[:end], omega[:end], transform[:end], plain[:end], peak - float(sizes[0]))
+    return None
+
+
+def _best_trace(basket: Basket, start: float, width: float, strikes: Strikes, step: float) -> Trace | None:
+    best: Trace | None = None
+    for bend in BENDS:
+        trace = _trace(basket, Path(start, width, bend), strikes, step)
+        if trace is not None and (best is None or trace.score < best.score):
+            best = trace
+        if best is not None and best.score < 7.0:
+            break
+    return best
+
+
+def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real) -> Nodes:
+    """Turn points on a path into quadrature nodes, with a sample of the transform's error."""
+    probe = slice(0, None, max(1, len(trace.u) // 9))
+    finer, _ = basket.exponent(trace.omega[probe], 1.6)
+    gap = np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer)
+    _, derivative = trace.path(trace.u)
+    log_weight = np.log(derivative / (np.pi * float(basket.size) * trace.omega**2)) + log_du
+    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, float(np.nanmax(gap)))
 
 
 def _unwound(difference: Complex) -> Complex:
@@ -157,36 +185,30 @@ class PutContour:
 
     def __init__(self, basket: Basket, strikes: Strikes, step: float = 0.1) -> None:
         """Build for the first of `strikes`, with that step along the path."""
-        self.basket = basket
-        c, curvature = put_saddle(basket, float(strikes.k[0]), float(strikes.k_minus_1[0]))
-        width = c / np.sqrt(max(curvature, 0.5))
-        best: tuple[float, Path, float] | None = None
-        for bend in BENDS:
-            path = Path(c, width, bend)
-            reach, rise = _reach(basket, path, strikes)
-            score = 2.0 * rise + reach
-            if best is None or score < best[0]:
-                best = (score, path, reach)
-            if score < 7.0:
-                break
-        assert best is not None
-        self.usable = np.isfinite(best[0])
-        if not self.usable:
+        self.basket, self.k = basket, float(strikes.k[0])
+        c, curvature = put_saddle(basket, self.k, float(strikes.k_minus_1[0]))
+        self.width = c / np.sqrt(max(curvature, 0.5))
+        trace = _best_trace(basket, c, self.width, strikes, step)
+        self.usable = trace is not None
+        if trace is None:
             return
-        _, path, reach = best
-        count = 2 * int(np.ceil(0.5 * reach / step))
-        u = np.linspace(0.0, reach, count + 1)
-        weight = np.full(count + 1, u[1])
+        weight = np.full(len(trace.u), step)
         weight[0] *= 0.5
-        coarse = np.where(np.arange(count + 1) % 2 == 0, 2.0, 0.0)
-        self.nodes = _along(basket, path, u, np.log(weight), coarse)
+        coarse = np.where(np.arange(len(trace.u)) % 2 == 0, 2.0, 0.0)
+        self.nodes = _weighted(basket, trace, np.log(weight), coarse)
 
     def __call__(self, strikes: Strikes) -> Estimate:
         """log put(K)."""
         if not self.usable:
             return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
         exponent, load = self.nodes.terms(self.basket.size, strikes)
-        return _estimate(*_slope_sum(exponent, load, self.nodes), power=1.4)
+        found = _estimate(*_slope_sum(exponent, load, self.nodes), power=1.4)
+        return _near(found, strikes, self.k, self.basket.size * self.width)
+
+
+def _near(estimate: Estimate, strikes: Strikes, k: float, scale: float) -> Estimate:
+    """Keep only strikes within a few standard deviations: farther off the nodes do not resolve the phase."""
+    return Estimate(estimate.log, np.where(scale * np.abs(strikes.k - k) < 8.0, estimate.error, np.inf))
 
 
 def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float]:
@@ -324,28 +346,20 @@ class LiftContour:
         step = near[1] - near[0]
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
-        best: tuple[float, Path, float] | None = None
-        for bend in BENDS:
-            path = Path(-r, r / np.sqrt(max(curvature, 1.0)), bend)
-            reach, rise = _reach(basket, path, strikes)
-            score = 2.0 * rise + reach
-            if best is None or score < best[0]:
-                best = (score, path, reach)
-            if score < 7.0:
-                break
-        assert best is not None
-        self.usable = np.isfinite(best[0])
-        if not self.usable:
+        self.k, self.width = float(strikes.k[0]), r / np.sqrt(max(curvature, 1.0))
+        trace = _best_trace(basket, -r, self.width, strikes, 0.25)
+        self.usable = trace is not None
+        if trace is None:
             return
-        _, path, reach = best
+        reach = float(trace.u[-1])
         panels = int(np.ceil(reach / 0.5))
-        self.fine = self._rule(path, reach, panels, _FINE_X, _FINE_W)
-        self.rough = self._rule(path, reach, panels, _COARSE_X, _COARSE_W)
+        self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
+        self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
         # the part on the cut, panels no wider than the integrand's scale at r*
         modulus, _ = lattice.exponents(strikes[:1])
         signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
         significant = lattice.log_r[signed > signed.max() - _DROP]
-        bottom = min(float(significant[0]) - 0.5, log_r - 0.5)
+        bottom = min(float(significant[0]) - 1.5, log_r - 0.5)
         width = min(0.8, 2.5 / np.sqrt(max(curvature, 1.0)))
         edges = [log_r]
         while edges[-1] > bottom:
@@ -356,7 +370,9 @@ class LiftContour:
 
     def _rule(self, path: Path, reach: float, panels: int, x: Real, w: Real) -> Nodes:
         u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
-        return _along(self.basket, path, u, np.log(np.tile(0.5 * w * reach / panels, panels)), np.zeros(len(u)))
+        omega, _ = path(u)
+        trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
+        return _weighted(self.basket, trace, np.log(np.tile(0.5 * w * reach / panels, panels)), np.zeros(len(u)))
 
     def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
         half = 0.5 * np.diff(edges)
@@ -383,7 +399,8 @@ class LiftContour:
             slack += np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0)) * _EPS * (
                 16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :]
             )
-        return parts.sum(axis=1), slack.sum(axis=1)
+        below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
+        return parts.sum(axis=1), slack.sum(axis=1) + below
 
     def __call__(self, strikes: Strikes) -> Estimate:
         """log call(K)."""
@@ -396,4 +413,5 @@ class LiftContour:
         rough = rough * np.exp(rough_scale - scale)
         on_cut, cut_slack = self._cut_sum(self.cut_fine, strikes, scale)
         on_cut_rough, _ = self._cut_sum(self.cut_rough, strikes, scale)
-        return _estimate(scale, total + on_cut, slack + cut_slack, rough + on_cut_rough, power=1.25)
+        found = _estimate(scale, total + on_cut, slack + cut_slack, rough + on_cut_rough, power=1.25)
+        return _near(found, strikes, self.k, self.basket.size * self.width)

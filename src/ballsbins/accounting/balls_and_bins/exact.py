@@ -145,10 +145,10 @@ class ExactCurve:
                 contour = PutContour(self.basket, strikes[worst : worst + 1], step)
                 self._puts.append(contour)
                 _improve(best, contour(strikes))
-                if best.error[worst] <= goal or best.log[worst] < _DEEP:
+                if best.error[worst] <= goal or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
                     break
             open_[worst] = False
-            deep = best.log < _DEEP
+            deep = (best.log < _DEEP) & (best.error < 0.5)
             if deep.any():
                 open_ &= strikes.k > strikes.k[deep].max()
         return best
@@ -172,10 +172,10 @@ class ExactCurve:
                 contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, self._lattices[-1])
                 self._lifts.append(contour)
                 _improve(best, contour(strikes))
-                if best.error[worst] <= GOAL or best.log[worst] < _DEEP:
+                if best.error[worst] <= GOAL or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
                     break
             open_[worst] = False
-            deep = best.log < _DEEP
+            deep = (best.log < _DEEP) & (best.error < 0.5)
             if deep.any():
                 open_ &= strikes.k < strikes.k[deep].min()
         return best
