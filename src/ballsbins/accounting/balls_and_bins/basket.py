@@ -60,8 +60,8 @@ class Basket:
             error = np.maximum(error, part.error)
         return real, log_phase, plain, error
 
-    def real_axis(self, c: float) -> tuple[float, float, float]:
-        """Σ count·log A(c) and its first two derivatives."""
+    def tilted(self, c: float) -> tuple[float, float, float]:
+        """Mean, 1 − mean and variance of S·T under the density tilted by e^{−cTS}, as sums over the bins."""
         total = np.zeros(3)
         for count, sigma in self.kinds:
             total += count * np.array(laplace.real_axis(c, sigma))

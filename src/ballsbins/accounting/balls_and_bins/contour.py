@@ -35,6 +35,11 @@ class Strikes:
         """K = exp(log_k)."""
         return cls(np.exp(log_k), np.expm1(log_k))
 
+    def moved(self, by: float) -> Strikes:
+        """The same strikes plus a small number, kept above 0."""
+        k = np.maximum(self.k + by, 0.5 * self.k)
+        return Strikes(k, k - 1.0)
+
     def __getitem__(self, rows: object) -> Strikes:
         return Strikes(self.k[rows], self.k_minus_1[rows])  # type: ignore[index]
 
@@ -217,9 +222,9 @@ def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float
 
     def slope(log_c: float) -> tuple[float, float]:
         c = float(np.exp(log_c))
-        _, first, second = basket.real_axis(c)
-        gradient = c * (t * k_minus_1 + first) - 2.0
-        return gradient, gradient + 2.0 + c * c * second
+        mean, gap, variance = basket.tilted(c)
+        gradient = c * (t * k - mean if k < 0.5 else t * k_minus_1 + gap) - 2.0
+        return gradient, gradient + 2.0 + c * c * variance
 
     low, high = -80.0, 160.0
     variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)

@@ -29,6 +29,7 @@ GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 1e-13  # never claim less than this
 _MOST_CONTOURS = 200
 _DENSE = 200  # more points than this are interpolated
+_LARGEST_LOG_K = 700.0
 _DEEP = -1500.0  # below e^−1500 nobody asks for digits: monotonicity bounds the rest
 
 
@@ -46,6 +47,17 @@ class ExactCurve:
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of S, for many steps also that of the privacy loss."""
+        variance = sum(count * np.expm1(min(1.0 / sigma**2, 600.0)) for count, sigma in self.basket.kinds)
+        return float(np.sqrt(variance)) / self.steps
+
+    @property
+    def scale(self) -> float:
+        """An ε to start searching at."""
+        return float(np.clip(4.0 * self.deviation, 1e-9, 1.0))
+
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε)."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
@@ -57,27 +69,31 @@ class ExactCurve:
             for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
                 if rows.any():
                     value[rows], error[rows] = self._positive(np.abs(epsilon[rows]), way)
-        known = np.isfinite(error)
-        bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
-        floor = np.log(np.where(negative, -np.expm1(np.minimum(epsilon, -1e-300)), 0.0), where=negative, out=np.full(epsilon.shape, -np.inf))
-        return Interval(np.where(known, bounds.lower, floor), bounds.value, bounds.upper)
+            known = np.isfinite(error)
+            bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
+            floor = np.where(negative, np.log(-np.expm1(epsilon)), -np.inf)  # δ(ε) ≥ 1 − e^ε
+            # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
+            ceiling = below_zero(epsilon, *log_hockey_stick(np.abs(epsilon), 1.0 / self.basket.smallest_sigma)).upper
+        upper = np.minimum(bounds.upper, ceiling)
+        lower = np.minimum(np.where(known, bounds.lower, floor), upper)
+        return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
     def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array) -> None:
         """Where no contour served (δ below about e^−1500), put an upper bound in place of the value.
 
-        δ(ε) ≤ δ(ε′) for ε′ < ε, and δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper).
+        δ(ε) ≤ δ(ε′) for ε′ < ε.
         """
         known = np.isfinite(error)
         for row in np.flatnonzero(~known):
-            cap, slack = log_hockey_stick(epsilon[row : row + 1], 1.0 / self.basket.smallest_sigma)
-            value[row] = cap[0] + slack[0]
+            value[row] = 0.0
             smaller = known & (epsilon < epsilon[row])
             if smaller.any():
                 value[row] = min(value[row], float((value + error)[smaller].min()))
             if value[row] < _DEEP:
                 continue
-            for power in range(1, 24):
-                log, width = self._directly(epsilon[row : row + 1] * 0.8**power, direction)
+            nearer = min(0.8 * float(epsilon[row]), 40.0 * self.deviation)  # 40 standard deviations of the loss
+            for power in range(8):
+                log, width = self._directly(np.array([nearer * 0.6**power]), direction)
                 if np.isfinite(width[0]):
                     value[row] = min(value[row], log[0] + width[0])
                     break
@@ -120,10 +136,15 @@ class ExactCurve:
         estimate = Estimate(np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape))
         possible = k > 0.0
         if possible.any():
-            found = self._options(Strikes(k[possible], k_minus_1[possible]), call=direction == REMOVE)
+            strikes = Strikes(k[possible], k_minus_1[possible])
+            found = self._options(strikes, call=direction == REMOVE)
             estimate.log[possible], estimate.error[possible] = found.log, found.error
+            if part < 1.0 and direction == ADD:  # here K = 1 + (K − 1) has cancelled: see what its rounding does
+                ends = [self._options(strikes.moved(sign * 2.0**-50), call=False).log for sign in (-1.0, 1.0)]
+                estimate.error[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
         log = estimate.log + np.log(part) + (0.0 if direction == REMOVE else epsilon)
-        return np.minimum(log, 0.0), np.log1p(estimate.error + _FLOOR)
+        # an estimate that is not even near is none
+        return np.minimum(log, 0.0), np.where(estimate.error < 0.1, np.log1p(estimate.error + _FLOOR), np.inf)
 
     def _options(self, strikes: Strikes, *, call: bool) -> Estimate:
         if self.basket.size == 1:
@@ -154,15 +175,34 @@ class ExactCurve:
         return best
 
     def _call(self, strikes: Strikes) -> Estimate:
-        best = _nothing(strikes)
         if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
             strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
-        leave = self._on_lattice(strikes, best)
-        if (best.error > GOAL).any():
-            self._by_parity(strikes, best)
-        for contour in self._lifts:
+        best = _nothing(strikes)
+        for lattice in self._lattices:
+            _improve(best, lattice(strikes)[0])
+        for contour in (*self._puts, *self._lifts):
             if (best.error > GOAL).any():
-                _improve(best, contour(strikes))
+                found = contour(strikes)
+                _improve(best, _by_parity(strikes, found) if isinstance(contour, PutContour) else found)
+        rows = np.flatnonzero(best.error > GOAL)
+        if len(rows) > 0:
+            fresh = self._build_for(strikes[rows])
+            wins = fresh.error < best.error[rows]
+            best.log[rows[wins]], best.error[rows[wins]] = fresh.log[wins], fresh.error[wins]
+        return best
+
+    def _build_for(self, strikes: Strikes) -> Estimate:
+        """New contours for calls that no earlier one serves: along the cut, by parity, then off the cut."""
+        best = _nothing(strikes)
+        leave = self._on_lattice(strikes, best)
+        for goal in (1e-6, 1e-13):  # first roughly, to see where parity leaves any digits
+            rows = np.flatnonzero(best.error > GOAL)
+            found = _by_parity(strikes[rows], self._put(strikes[rows], goal)) if len(rows) > 0 else best
+            for row, log, error in zip(rows, found.log, found.error, strict=False):
+                if error < best.error[row]:
+                    best.log[row], best.error[row] = log, error
+            if not (found.error < 0.5).any():
+                break
         open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
@@ -182,31 +222,28 @@ class ExactCurve:
 
     def _on_lattice(self, strikes: Strikes, best: Estimate) -> Array:
         """Try the cut alone; returns where each strike would leave it."""
-        lattice = CutLattice.covering(self.basket, strikes)
-        self._lattices.append(lattice)
+        log_k = np.log1p(strikes.k_minus_1)[:, None] * np.array([0.4, 1.0, 2.5])
+        lattice = CutLattice.covering(self.basket, Strikes.from_log(np.minimum(log_k, _LARGEST_LOG_K)))
         found, open_, leave = lattice(strikes)
         _improve(best, found)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
             if worst is None:
                 break
-            _improve(best, lattice.zoomed(strikes[worst : worst + 1])(strikes)[0])
+            self._lattices.append(lattice.zoomed(strikes[worst : worst + 1]))
+            _improve(best, self._lattices[-1](strikes)[0])
             open_[worst] = False
+        self._lattices.append(lattice)
         return leave
 
-    def _by_parity(self, strikes: Strikes, best: Estimate) -> None:
-        """call = put − (K − 1), as good as the digits that are left: first roughly, to see where any are."""
-        for goal in (1e-6, 1e-13):
-            rows = np.flatnonzero(best.error > GOAL)
-            put = self._put(strikes[rows], goal)
-            value = np.exp(put.log) - strikes.k_minus_1[rows]
-            error = (put.error + 4e-16) * np.exp(put.log) / value
-            found = _nothing(strikes)
-            good = value > 1e-6 * np.exp(put.log)
-            found.log[rows[good]], found.error[rows[good]] = np.log(value[good]), error[good]
-            _improve(best, found)
-            if not good.any():
-                return
+
+def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
+    """call = put − (K − 1), as good as the digits that are left."""
+    size = np.exp(put.log)
+    value = size - strikes.k_minus_1
+    good = value > 1e-6 * size
+    error = (put.error + 4e-16) * size / value
+    return Estimate(np.log(np.where(good, value, 1.0)), np.where(good, error, np.inf))
 
 
 def _nothing(strikes: Strikes) -> Estimate:
