@@ -56,7 +56,7 @@ class ExactCurve:
     @property
     def scale(self) -> float:
         """An ε to start searching at."""
-        return float(np.clip(4.0 * self.deviation, 1e-9, 1.0))
+        return float(np.clip(8.0 * self.deviation, 1e-9, 1.0))
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε)."""

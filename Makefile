@@ -1,0 +1,43 @@
+# Two commands: `make run` and `make test`. Both set up all they need, once.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test check format bench clean
+
+run: $(VENV)/.core
+	@$(BIN)/ballsbins demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --durations=20
+
+check: $(VENV)/.test
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: $(VENV)/.test
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	@python=; for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi; done; \
+	if [ -z "$$python" ]; then echo "No Python 3.11 or later found. Install one, or say where: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; fi; \
+	"$$python" -m venv $(VENV) || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/python
+	$(PIP) install -r requirements/core.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.core
+	$(PIP) install -r requirements/test.txt
+	@touch $@

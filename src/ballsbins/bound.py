@@ -1,0 +1,79 @@
+"""An answer of the accountant: an interval, how it was obtained, and both directions of the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Number = float | NDArray[np.float64]
+Quantity = Literal["epsilon", "delta", "log_delta"]
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """lower ≤ truth ≤ upper, and a best `value` in between: numbers, or arrays of one shape.
+
+    `confidence` is 1.0 unless a Monte Carlo method was used: the probability that the interval holds. `directions`
+    has the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound itself is the
+    larger of the two. `penalty` is the part of δ lost to truncating batches, already included.
+    """
+
+    quantity: Quantity
+    lower: Number
+    value: Number
+    upper: Number
+    method: str
+    confidence: float = 1.0
+    penalty: Number = 0.0
+    directions: Mapping[str, Bound] = field(default_factory=lambda: MappingProxyType({}))
+    mechanism: Mapping[str, Any] | None = None
+
+    @property
+    def error(self) -> Number:
+        """Half the distance of the two bounds."""
+        with np.errstate(invalid="ignore"):
+            return 0.5 * (self.upper - self.lower)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the same for the same question, on every run."""
+        plain: dict[str, Any] = {
+            "quantity": self.quantity,
+            "lower": _plain(self.lower),
+            "value": _plain(self.value),
+            "upper": _plain(self.upper),
+            "method": self.method,
+            "confidence": self.confidence,
+        }
+        if np.any(np.asarray(self.penalty) > 0.0):
+            plain["penalty"] = _plain(self.penalty)
+        if self.directions:
+            plain["directions"] = {name: part.to_dict() for name, part in self.directions.items()}
+        if self.mechanism is not None:
+            plain["mechanism"] = dict(self.mechanism)
+        return plain
+
+    def __repr__(self) -> str:
+        """Show the interval and the method."""
+        name = self.quantity
+        confidence = "" if self.confidence == 1.0 else f", confidence={self.confidence:g}"
+        return (
+            f"Bound({name}: {_show(self.lower)} ≤ {_show(self.value)} ≤ {_show(self.upper)}, "
+            f"method={self.method!r}{confidence})"
+        )
+
+
+def _plain(number: Number) -> Any:
+    """A float, or nested lists of floats; infinities as strings, because JSON has none."""
+    if np.ndim(number) > 0:
+        return [_plain(float(part)) for part in np.asarray(number).ravel()]
+    value = float(number)
+    return value if np.isfinite(value) else str(value)
+
+
+def _show(number: Number) -> str:
+    return f"{float(number):.10g}" if np.ndim(number) == 0 else np.array2string(np.asarray(number), precision=6)

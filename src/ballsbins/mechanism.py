@@ -1,0 +1,147 @@
+"""The one noun: what was, or will be, run. It builds the batches and answers for their privacy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+from ballsbins.samplers import Sampler
+
+if TYPE_CHECKING:
+    from ballsbins.accounting.curve import Curve
+    from ballsbins.bound import Bound, Number
+    from ballsbins.samplers import Batches, Key
+
+SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
+
+
+@dataclass(frozen=True, repr=False)
+class Mechanism:
+    """DP-SGD with batches from `sampler` and Gaussian noise of `noise_multiplier` times the clip norm.
+
+    `epochs` counts the passes over the data that were begun. If the last one stopped early, `last_epoch_steps` is the
+    number of its steps that were taken; otherwise it is None.
+    """
+
+    sampler: Sampler
+    noise_multiplier: float
+    epochs: int = 1
+    last_epoch_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Validate, once."""
+        if not isinstance(self.sampler, Sampler):
+            raise InvalidInputError(
+                "sampler",
+                self.sampler,
+                "a sampler",
+                "Use one of BallsAndBins, Poisson, Shuffle and Deterministic, such as BallsAndBins(steps=1000).",
+            )
+        sigma = validate.real(
+            "noise_multiplier",
+            self.noise_multiplier,
+            0.0,
+            open_left=True,
+            advice="It is the standard deviation of the noise divided by the clip norm.",
+        )
+        epochs = validate.integer("epochs", self.epochs, 1, 10**9, advice="State how often the data is passed.")
+        object.__setattr__(self, "noise_multiplier", sigma)
+        object.__setattr__(self, "epochs", epochs)
+        if self.last_epoch_steps is not None:
+            last = validate.integer(
+                "last_epoch_steps",
+                self.last_epoch_steps,
+                1,
+                self.sampler.steps,
+                advice="State the steps taken in the last, unfinished epoch; if none were, count one epoch less.",
+            )
+            object.__setattr__(self, "last_epoch_steps", None if last == self.sampler.steps else last)
+
+    @property
+    def total_steps(self) -> int:
+        """All steps taken, over all epochs."""
+        last = self.sampler.steps if self.last_epoch_steps is None else self.last_epoch_steps
+        return (self.epochs - 1) * self.sampler.steps + last
+
+    def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
+        """Give the batches of one epoch, from step `start` on; see `Sampler.batches`.
+
+        An epoch that this mechanism does not have is refused, so that what is run is what is accounted for; in an
+        unfinished last epoch it is up to the caller to stop after `last_epoch_steps`.
+        """
+        number = validate.integer(
+            "epoch",
+            epoch,
+            0,
+            self.epochs - 1,
+            advice="Epochs count from 0; a longer run needs a Mechanism with more epochs, and costs more privacy.",
+        )
+        return self.sampler.batches(num_examples, key, number, start)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The privacy curve, by the method that fits the sampler."""
+        from ballsbins.accountant import curve_of
+
+        return curve_of(self)
+
+    def delta(self, epsilon: Number) -> Bound:
+        """δ at one ε or an array of them; ε may be negative (the curve of a privacy loss distribution)."""
+        from ballsbins.accountant import delta_bound
+
+        return delta_bound(self, epsilon)
+
+    def log_delta(self, epsilon: Number) -> Bound:
+        """Natural logarithm of δ, which is a number where δ itself is below the doubles."""
+        from ballsbins.accountant import delta_bound
+
+        return delta_bound(self, epsilon, log=True)
+
+    def epsilon(self, delta: Number) -> Bound:
+        """ε at one δ or an array of them."""
+        from ballsbins.accountant import epsilon_bound
+
+        return epsilon_bound(self, delta)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with the number of its schema."""
+        return {
+            "schema": SCHEMA,
+            "sampler": self.sampler.to_dict(),
+            "noise_multiplier": self.noise_multiplier,
+            "epochs": self.epochs,
+            "last_epoch_steps": self.last_epoch_steps,
+        }
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Mechanism:
+        """Build the mechanism that `to_dict` wrote; unknown or missing fields are errors."""
+        schema = saved.get("schema")
+        if schema != SCHEMA:
+            raise InvalidInputError(
+                "schema", schema, f"{SCHEMA}", "Update ballsbins if this was saved by a later version."
+            )
+        wanted = {"schema", "sampler", "noise_multiplier", "epochs", "last_epoch_steps"}
+        if set(saved) != wanted:
+            raise InvalidInputError(
+                "the set of fields of a saved Mechanism",
+                sorted(map(str, saved)),
+                f"{sorted(wanted)}",
+                "Nothing is guessed: add what is missing and remove what is unknown.",
+            )
+        return Mechanism(
+            Sampler.from_dict(saved["sampler"]),
+            saved["noise_multiplier"],
+            saved["epochs"],
+            saved["last_epoch_steps"],
+        )
+
+    def __repr__(self) -> str:
+        """Show the call that builds this mechanism, without what was left out."""
+        epochs = "" if self.epochs == 1 else f", epochs={self.epochs}"
+        last = "" if self.last_epoch_steps is None else f", last_epoch_steps={self.last_epoch_steps}"
+        return f"Mechanism({self.sampler!r}, noise_multiplier={self.noise_multiplier!r}{epochs}{last})"
