@@ -8,28 +8,33 @@ in ε.
 A cell of width h adds about h²/6 to the variance of one factor (upper) and takes about h²/8 (lower), so after
 n factors, at tilt θ ≈ −dlog δ/dε, log δ is known to ½θ(θ+1)·0.3·n·h² and ε to 0.15·(θ+1)·n·h². That is where
 h starts; the gap between the two bounds, which is known, then says by how much h must shrink (second order:
-by its square root).
+by its square root). Nor may h exceed the step E|S−1| of one factor, or the error is of first order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero
-from ballsbins.accounting.discretize import Pair, bracket, hull
+from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull
 from ballsbins.accounting.tilted import Atoms, Cumulants, Sheet, compose
 from ballsbins.errors import AccuracyError
 
-MAX_NODES = 1_000_000  # lattice points of one factor
+MAX_NODES = 300_000  # points of one factor
+_DENSE = 300  # cells may grow to ε/_DENSE, and to the accuracy over the steepness of log δ
 LEAST_LOG = -1300.0  # tails below e^−1300 are not told from 0
 _RATIO = 1.15  # of the geometric grid that the first look uses
 _SMALLEST = 1e-9
+_ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
+_FLAT = 1e-6  # nor is log δ more closely than this, where the curve is so flat that ε has little meaning
 _SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
+_KEPT = 6  # lattices
+_STEEP = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +74,40 @@ class _Look:
         below = np.flatnonzero(self.log_delta[direction] <= floor)
         return float(self.epsilon[below[0] if below.size else -1])
 
+    def spacing(self, finer: float) -> Callable[[float], float]:
+        """How wide cells may be at ε: in proportion to ε, and such that δ changes little from cell to cell."""
+        limits = {}
+        for direction in DIRECTIONS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                steep = np.abs(np.diff(self.log_delta[direction]) / np.diff(self.epsilon))
+            steep = np.where(np.isfinite(steep), steep, np.inf)
+            limits[direction] = np.minimum(self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, 1e-9))
+
+        def at(epsilon: float) -> float:
+            k = int(np.searchsorted(self.epsilon, abs(epsilon))) - 1
+            limit = limits[REMOVE if epsilon > 0 else ADD]
+            return finer * float(limit[max(0, min(k, limit.size - 1))])
+
+        return at
+
     def atoms(self, count: int, direction: Direction) -> Atoms:
         """A coarse pair above the curve."""
         epsilon = np.concatenate([-self.epsilon[:0:-1], self.epsilon])
         left = self.log_delta[ADD][:0:-1] - self.epsilon[:0:-1]
-        keep, log_p = hull(epsilon, np.concatenate([left, self.log_delta[REMOVE]]))
-        epsilon = epsilon[keep]
+        on, log_p = hull(epsilon, None, np.concatenate([left, self.log_delta[REMOVE]]))
+        epsilon = epsilon[on]
         if direction == ADD:
             epsilon, log_p = -epsilon[::-1], (log_p - epsilon)[::-1]
         return Atoms(epsilon, log_p, count)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Lattice:
     """Pairs below and above every factor, and the sheets of their products computed so far."""
 
     h: float
     floor: float
+    finer: float
     below: list[tuple[Pair, int]]
     above: list[tuple[Pair, int]]
     sheets: dict[tuple[Direction, bool], list[Sheet]]
@@ -116,13 +138,18 @@ class ComposedCurve:
         parts: Sequence[tuple[Curve, int]],
         accuracy: Accuracy | None = None,
         method: str = "composition",
+        anchor: float | None = None,
     ) -> None:
-        """`parts` are curves of single runs with how often each is run."""
+        """`parts` are curves of single runs with how often each is run.
+
+        If the loss has an atom, or nearly so, away from 0, the lattice should meet it: `anchor` is its |ε|.
+        """
         self._parts = [(curve, count) for curve, count in parts if count > 0]
         self.accuracy = accuracy or Accuracy()
         self._method = method
-        self._looks: list[_Look] | None = None
-        self._lattice: _Lattice | None = None
+        self._anchor = anchor
+        self._looks: list[_Look] = []
+        self._lattices: list[_Lattice] = []
 
     @property
     def method(self) -> str:
@@ -135,13 +162,9 @@ class ComposedCurve:
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ whose distance, as a distance in ε, is within the accuracy wanted."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
-        if epsilon.size == 0:
-            return Interval(epsilon, epsilon, epsilon)
         results = np.empty((3, epsilon.size))
-        for here, towards in (
-            (epsilon >= 0, direction),
-            (epsilon < 0, ADD if direction == REMOVE else REMOVE),
-        ):
+        other = _other(direction)
+        for here, towards in ((epsilon >= 0, direction), (epsilon < 0, other)):
             if here.any():
                 size, back = np.unique(np.abs(epsilon[here]), return_inverse=True)
                 results[:, here] = np.stack(self._positive(size, towards))[:, back]
@@ -151,85 +174,115 @@ class ComposedCurve:
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
         """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""
-        return self._saddle(epsilon, direction)[0]
+        return self._saddles(np.array([epsilon]), direction)[0][0]
 
-    def _saddle(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """The guess of log δ, and the tilt θ there."""
-        cumulants = Cumulants(
-            [look.atoms(n, direction) for look, n in zip(self._look(), self._counts, strict=True)]
-        )
-        theta = cumulants.solve(epsilon, 1e6)
-        kappa, mean, variance = cumulants.at(theta)
-        if theta == 0:
-            return min(0.0, math.log(-math.expm1(min(epsilon - mean, -1e-3 * math.sqrt(variance))))), 0.0
-        decline = math.log1p(theta * (1 + theta) * math.sqrt(2 * math.pi * variance))
-        return min(0.0, kappa - theta * epsilon - decline), theta
+    def _saddles(self, epsilon: Array, direction: Direction) -> list[tuple[float, float]]:
+        """The guess of log δ, and the tilt θ there, at each ε."""
+        counted = zip(self._look(), self._counts, strict=True)
+        cumulants = Cumulants([look.atoms(count, direction) for look, count in counted])
+        guesses = []
+        for e in epsilon:
+            theta = cumulants.solve(float(e), 1e6)
+            kappa, mean, variance = cumulants.at(theta)
+            if theta == 0:
+                guess = math.log(-math.expm1(min(float(e) - mean, -1e-3 * math.sqrt(variance))))
+            else:
+                decline = math.log1p(theta * (1 + theta) * math.sqrt(2 * math.pi * variance))
+                guess = kappa - theta * float(e) - decline
+            guesses.append((min(0.0, guess), theta))
+        return guesses
 
     @property
     def _counts(self) -> list[int]:
         return [count for _, count in self._parts]
 
     def _look(self) -> list[_Look]:
-        if self._looks is None:
+        if not self._looks:
             self._looks = [_Look(curve) for curve, _ in self._parts]
             self._settle(-60.0)
         return self._looks
 
-    def _settle(self, floor: float) -> None:
-        for look in self._looks or []:
+    def _settle(self, floor: float) -> bool:
+        """Look as far out as `floor`; whether that was known already."""
+        before = [look.epsilon[-1] for look in self._looks]
+        for look in self._looks:
             for direction in DIRECTIONS:
                 look.reach(direction, floor)
+        return before == [look.epsilon[-1] for look in self._looks]
 
     def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
-        """The spacing h to start with, and the log δ below which tails are cut off."""
+        """The spacing h to start with, and the log δ below which tails are cut off.
+
+        Where the other direction's δ is larger by e^{_ASIDE}, this one is pursued down to that and not
+        further.
+        """
         steps = sum(self._counts)
         some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, 7).astype(int))]
         for _ in range(8):  # a deeper look may show a larger δ, and so on until it reaches far enough
-            guesses = [self._saddle(float(e), direction) for e in some]
+            guesses = [
+                own if own[0] > theirs[0] - _ASIDE else (theirs[0] - _ASIDE, theirs[1])
+                for own, theirs in zip(
+                    self._saddles(some, direction), self._saddles(some, _other(direction)), strict=True
+                )
+            ]
             least = min(log_delta for log_delta, _ in guesses)
             floor = max(LEAST_LOG, 1.05 * least - 4 + math.log(_SHARE * self.accuracy.absolute / steps))
-            before = [look.epsilon[-1] for look in self._look()]
-            self._settle(floor)
-            if before == [look.epsilon[-1] for look in self._look()]:
+            if self._settle(floor):
                 break
         wanted = self.accuracy.at(some) / (0.15 * steps * np.array([1 + theta for _, theta in guesses]))
-        return math.sqrt(0.5 * float(wanted.min())), floor
+        width = min(float(look.log_delta[REMOVE][0]) for look in self._looks)  # log ½E|S−1|
+        return min(math.sqrt(0.5 * float(wanted.min())), 0.6 * math.exp(width)), floor
 
-    def _build(self, h: float, floor: float) -> _Lattice:
-        below, above = [], []
-        for look, (curve, count) in zip(self._look(), self._parts, strict=True):
-            left, right = look.reach(ADD, floor), look.reach(REMOVE, floor)
-            first, last = -math.ceil(left / h) - 2, math.ceil(right / h) + 2
-            if last - first > MAX_NODES:
-                raise AccuracyError(
-                    f"A grid of {h:.1e} in ε would need {last - first:,} points for one run, more than "
-                    f"{MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
-                )
-            low, high = bracket(curve, h, first, last)
-            below.append((low, count))
-            above.append((high, count))
-        return _Lattice(h, floor, below, above, {})
+    def _build(self, h: float, floor: float, finer: float) -> _Lattice:
+        for _ in range(8):
+            if self._anchor is not None:
+                h = self._anchor / math.ceil(self._anchor / h)
+            try:
+                below, above = [], []
+                for look, (curve, count) in zip(self._look(), self._parts, strict=True):
+                    far = look.reach(ADD, floor), look.reach(REMOVE, floor)
+                    points = choose_points(h, far, look.spacing(finer))
+                    if points.size > MAX_NODES:
+                        raise AccuracyError(
+                            f"A grid of {h:.1e} in ε would need {points.size:,} points for one run, more "
+                            f"than {MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
+                        )
+                    low, high = bracket(curve, h, points)
+                    below.append((low, count))
+                    above.append((high, count))
+                return _Lattice(h, floor, finer, below, above, {})
+            except TooCoarse:
+                h, finer = h / 3, finer / 2
+        raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
+
+    def _find(self, epsilon: Array, direction: Direction) -> _Lattice:
+        """A lattice that will probably do: one of those at hand, else a new one."""
+        h, floor = self._plan(epsilon, direction)
+        for lattice in self._lattices:
+            if lattice.h <= 1.5 * h and lattice.floor <= floor:
+                return lattice
+        return self._build(h, floor, 1.0)
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
         """Lower, value, upper at increasing ε ≥ 0; refines until they are as close as wanted."""
-        h, floor = self._plan(epsilon, direction)
-        lattice = self._lattice
-        if lattice is None or lattice.floor > floor or lattice.h > 2 * h:
-            if lattice is not None:
-                h, floor = min(h, lattice.h), min(floor, lattice.floor)
-            lattice = self._build(h, floor)
+        lattice = self._find(epsilon, direction)
         worst = math.inf
         while True:
             upper, slope = lattice.log_delta(epsilon, direction, upper=True)
             lower, _ = lattice.log_delta(epsilon, direction, upper=False)
             lower = np.minimum(lower, upper)
-            self._lattice = lattice
-            with np.errstate(invalid="ignore"):
-                gap = np.where(upper < LEAST_LOG / 1.8, 0.0, upper - lower)
-            ratio = float(np.max(gap / np.maximum(slope * self.accuracy.at(epsilon), 1e-9)))
-            if ratio <= 1:
-                value = np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper)
+            if lattice not in self._lattices:
+                self._lattices = [lattice, *self._lattices[: _KEPT - 1]]
+            wanted = np.maximum(slope * self.accuracy.at(epsilon), _FLAT)
+            matters = (upper - lower > wanted) & (upper > LEAST_LOG / 1.8)
+            if matters.any():
+                theirs, _ = lattice.log_delta(epsilon, _other(direction), upper=False)
+                matters &= upper > theirs - _ASIDE + 2
+            if not matters.any():
+                with np.errstate(invalid="ignore"):
+                    value = np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper)
                 return lower, value, upper
+            ratio = float(np.max((upper - lower)[matters] / wanted[matters]))
             if ratio > 0.7 * worst:
                 raise AccuracyError(
                     f"The bounds on ε are {ratio:.2g} times farther apart than the accuracy wanted of "
@@ -237,10 +290,12 @@ class ComposedCurve:
                     f"{lattice.h:.1e} does not help. Ask for {1.1 * ratio:.2g} times less accuracy."
                 )
             worst = ratio
-            h = lattice.h * max(0.85 / math.sqrt(ratio), 0.125)
+            factor = max(0.85 / math.sqrt(ratio), 0.125)
             try:
-                lattice = self._build(h, lattice.floor)
+                lattice = self._build(lattice.h * factor, lattice.floor, lattice.finer * factor)
             except AccuracyError as error:
-                raise AccuracyError(
-                    f"{error} The present bounds are {ratio:.2g} times too far apart."
-                ) from None
+                raise AccuracyError(f"{error} The bounds are {ratio:.2g} times too far apart now.") from None
+
+
+def _other(direction: Direction) -> Direction:
+    return ADD if direction == REMOVE else REMOVE

@@ -35,6 +35,7 @@ the first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,17 +50,16 @@ _WORST = 1e-6  # relative violation of domination or mass beyond which the curve
 _ULP = 2.0**-52
 
 
-def lattice(h: float, first: int, size: int) -> Array:
-    """The losses h·first, h·(first+1), …; 0 is exact."""
-    return np.asarray(h * (first + np.arange(size)), dtype=np.float64)
+class TooCoarse(Exception):  # noqa: N818
+    """The lattice is wider than the mechanism's own steps: nothing positive lies below its curve on it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Masses under P at the losses h·(first + i); under Q they are e^{−loss} times that."""
+    """Masses under P at the losses h·index; under Q they are e^{−loss} times that."""
 
     h: float
-    first: int
+    index: NDArray[np.int64]
     log_p: Array
     log_p_infinity: float  # mass of P where Q has none
     log_q_infinity: float  # and the reverse
@@ -67,14 +67,39 @@ class Pair:
 
     @cached_property
     def epsilon(self) -> Array:
-        return lattice(self.h, self.first, self.log_p.size)
+        return np.asarray(self.h * self.index, dtype=np.float64)
 
     @cached_property
     def swapped(self) -> Pair:
         """The pair (Q, P)."""
-        last = self.first + self.log_p.size - 1
         log_q = (self.log_p - self.epsilon)[::-1]
-        return Pair(self.h, -last, log_q, self.log_q_infinity, self.log_p_infinity, self.relative_error)
+        return Pair(
+            self.h, -self.index[::-1], log_q, self.log_q_infinity, self.log_p_infinity, self.relative_error
+        )
+
+
+def choose_points(h: float, far: tuple[float, float], spacing: Callable[[float], float]) -> NDArray[np.int64]:
+    """Lattice points from −far[0] to far[1], both included, with gaps of 2^k·h that do not exceed
+    spacing(±ε).
+
+    A polygon need not have a kink at every lattice point: where the curve is smooth the cells may be wide.
+    """
+    sides = []
+    for sign, end in ((-1, far[0]), (1, far[1])):
+        last, start, block = math.ceil(end / h) + 1, 0, 64
+        pieces = [np.array([0])]
+        while start < last:
+            stride = 1
+            while 2 * stride * h <= min(spacing(sign * start * h), spacing(sign * (start + block) * h)):
+                stride = min(2 * stride, block)
+                if stride == block:
+                    break
+            pieces.append(np.arange(start + stride, start + block + 1, stride))
+            start += block
+            block = 64 * 2 ** max(0, (start // 64).bit_length() - 3)
+        side = np.concatenate(pieces)
+        sides.append(side[: np.searchsorted(side, last) + 1])
+    return np.concatenate([-sides[0][:0:-1], sides[1]])
 
 
 def out_of_the_money(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
@@ -118,37 +143,41 @@ def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]
     return mass, w
 
 
-def hull(epsilon: Array, log_v: Array, h: float | None = None) -> tuple[NDArray[np.intp], Array]:
-    """Indices of the points on the lower convex hull of (K, (1−K)₊ + v) and (0, 1), and their log p.
+def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bool_], Array]:
+    """Which points are on the lower convex hull of (K, (1−K)₊ + v) and (0, 1), and their log p.
 
     A point above the chord of any two others is not on the hull, so all points with a negative slope jump go
-    at once, until there is none. With `h` the ε are a lattice, whose gaps are better known than its rounded
-    points are.
+    at once, until there is none. The gaps may be given because they are better known than rounded ε are.
     """
     keep = np.arange(epsilon.size)
-    while True:
-        gap = np.diff(epsilon[keep]) if h is None else h * np.diff(keep)
-        mass, w = kink_masses(epsilon[keep], gap, log_v[keep])
+    position = epsilon if gap is None else np.concatenate([[0.0], np.cumsum(gap)])
+    for _ in range(500):
+        gaps = np.diff(position[keep])
+        mass, w = kink_masses(epsilon[keep], gaps, log_v[keep])
         above = mass < 0
         if not above.any():
+            on = np.zeros(epsilon.size, dtype=bool)
+            on[keep] = True
             with np.errstate(divide="ignore"):
-                return keep, np.log(mass) + w
+                return on, np.log(mass) + w
         keep = keep[~above]
+    raise TooCoarse
 
 
-def suffix_sums(log_x: Array, decay: float) -> Array:
-    """Log S_j, S_j = Σ_{i≥j} x_i e^{−decay·(i−j)}, by sums of positive numbers that cannot overflow."""
-    block = int(min(2048, max(1, 300 / (decay + 1e-9))))
+def suffix_sums(log_x: Array, position: Array) -> Array:
+    """Log S_j, S_j = Σ_{i≥j} x_i e^{−(t_i−t_j)} for increasing t, by positive sums that cannot overflow."""
     result = np.empty(log_x.size)
-    carry, stop = -np.inf, log_x.size
+    carry, at, stop = -np.inf, 0.0, log_x.size
     while stop > 0:
-        size = min(block, stop)
-        while size > 1 and _spread(log_x[stop - size : stop]) > 300:
+        size = min(2048, stop)
+        while size > 1 and (
+            _spread(log_x[stop - size : stop]) > 300 or position[stop - 1] - position[stop - size] > 300
+        ):
             size //= 2
         start = stop - size
-        ramp = decay * np.arange(size)
+        ramp = position[start:stop] - position[start]
         terms = log_x[start:stop] - ramp
-        carried = carry - decay * size
+        carried = carry - (at - position[start]) if carry > -np.inf else carry
         w = max(float(terms.max()), carried)
         if w == -np.inf:
             result[start:stop] = -np.inf
@@ -156,7 +185,7 @@ def suffix_sums(log_x: Array, decay: float) -> Array:
             sums = np.cumsum(np.exp(terms[::-1] - w)) + math.exp(carried - w)
             with np.errstate(divide="ignore"):
                 result[start:stop] = np.log(sums[::-1]) + w + ramp
-        carry, stop = float(result[start]), start
+        carry, at, stop = float(result[start]), float(position[start]), start
     return result
 
 
@@ -165,52 +194,51 @@ def _spread(log_x: Array) -> float:
     return float(np.ptp(finite)) if finite.size else 0.0
 
 
-def curve_at_nodes(log_p: Array, log_p_infinity: float, h: float) -> Array:
-    """Log Σ_{i>j} p_i (1 − K_j/K_i) + p_∞ at every lattice point j."""
-    tail = suffix_sums(log_p, h)  # K_j·Q(loss ≥ ε_j)
-    steps = np.concatenate([tail[1:] + math.log(-math.expm1(-h)), [log_p_infinity]])
-    return suffix_sums(steps, 0.0)
+def curve_at_nodes(log_p: Array, log_p_infinity: float, position: Array) -> Array:
+    """Log Σ_{i>j} p_i (1 − K_j/K_i) + p_∞ at every point j, for increasing losses."""
+    tail = suffix_sums(log_p, position)  # K_j·Q(loss ≥ ε_j)
+    with np.errstate(divide="ignore"):
+        steps = np.append(tail[1:] + np.log(-np.expm1(-np.diff(position))), log_p_infinity)
+    return suffix_sums(steps, np.zeros(steps.size))
 
 
-def _finish(h: float, first: int, log_v: Array, *, upper: bool) -> Pair:
-    """Hull, masses, and the check that the pair as stored does what it should at every lattice point."""
-    n = log_v.size
-    epsilon = lattice(h, first, n)
-    keep, log_mass = hull(epsilon, log_v, h)
-    low, high = int(keep[0]), int(keep[-1])
-    log_p = np.full(n, -np.inf)
-    log_p[keep] = log_mass
-    log_p, log_v, epsilon, first = (
-        log_p[low : high + 1],
-        log_v[low : high + 1],
-        epsilon[low : high + 1],
-        first + low,
-    )
+def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) -> Pair:
+    """Hull, masses, and the check that the pair as stored does what it should at every point."""
+    epsilon = np.asarray(h * index, dtype=np.float64)
+    on, log_mass = hull(epsilon, h * np.diff(index), log_v)
+    ends = np.flatnonzero(on)[[0, -1]]
+    log_p = np.full(index.size, -np.inf)
+    log_p[on] = log_mass
+    inner = slice(ends[0], ends[1] + 1)
+    log_p, log_v, epsilon, index = log_p[inner], log_v[inner], epsilon[inner], index[inner]
     log_p_infinity = float(log_v[-1])
     log_q_infinity = float(log_v[0] - epsilon[0])
-    zero = -first
+    zero = int(np.searchsorted(index, 0))
+    if not 0 < zero < index.size - 1 or np.isneginf(log_v[zero]):
+        raise TooCoarse
     # Mass: give the atom at 0 what makes P a probability; Q then is one up to the disagreement of both sides
     # at K=1.
     rest = math.fsum(np.exp(np.delete(log_p, zero))) + math.exp(log_p_infinity)
     excess = rest + math.exp(log_p[zero]) - 1
     if log_p[zero] > math.log(1e-3) and abs(excess) < _WORST:
         log_p[zero] = math.log1p(-rest)
-        excess = _ULP * n
-    right = curve_at_nodes(log_p[zero:], log_p_infinity, h)
-    left = curve_at_nodes((log_p - epsilon)[zero::-1], log_q_infinity, h) + epsilon[zero::-1]
+        excess = 0.0
+    right = curve_at_nodes(log_p[zero:], log_p_infinity, epsilon[zero:])
+    left = curve_at_nodes((log_p - epsilon)[zero::-1], log_q_infinity, -epsilon[zero::-1]) + epsilon[zero::-1]
     sign = 1.0 if upper else -1.0
-    at_zero = max(float(log_v[zero]), float(right[0]))
     violation = max(
         _largest(sign, log_v[zero:], right),
         _largest(sign, log_v[zero::-1], left) + abs(math.expm1(left[0] - right[0])),
-        abs(excess) * math.exp(-at_zero) if at_zero > -600 else 0.0,
+        abs(excess) * math.exp(-log_v[zero]) if log_v[zero] > -600 else 0.0,
     )
     if not violation < _WORST:
         raise AccuracyError(
-            f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a grid "
-            f"of {h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy in ε, or for a more accurate curve."
+            f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a "
+            f"grid of {h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy, or for a better curve."
         )
-    return Pair(h, first, log_p, log_p_infinity, log_q_infinity, violation + (4096 + n / 512) * _ULP)
+    some = np.isfinite(log_p)
+    error = violation + (4096 + index.size / 512) * _ULP
+    return Pair(h, index[some], log_p[some], log_p_infinity, log_q_infinity, error)
 
 
 def _largest(sign: float, wanted: Array, got: Array) -> float:
@@ -219,39 +247,41 @@ def _largest(sign: float, wanted: Array, got: Array) -> float:
         return float(np.nanmax(np.append(sign * (wanted - got), 0.0)))
 
 
-def cell_deficits(lower: Array, upper: Array, h: float, zero: int) -> Array:
-    """ρ of every lattice cell, from bounds on log v at the spacing h/FINE; ε = 0 is at index `zero`."""
-    x = np.exp(h / FINE * np.arange(-1, FINE + 2))  # K in units of the left end of the cell
+def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Array:
+    """ρ of every cell, from bounds on log v at `epsilon`; every FINE-th is an end, `zero` is where ε = 0."""
     n = (lower.size - 1) // FINE
     at = FINE * np.arange(n)[:, None] + np.arange(-1, FINE + 2)
     inside = (at >= 0) & (at < lower.size)
     # Lines must not cross K = 1, where v has its kink: points on the other side are no use.
     inside &= np.where(at[:, 1:2] >= zero, at >= zero, at <= zero)
     at = np.clip(at, 0, lower.size - 1)
+    x = np.exp(epsilon[at] - epsilon[at[:, 1:2]])  # K in units of the left end of the cell
     low, up = lower[at], np.where(inside, upper[at], np.inf)
     reference = np.maximum(low[:, 1:2], low[:, -2:-1])
     reference[np.isneginf(reference)] = 0.0
-    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, 700.0))
-    slope = (low[:, -2] - low[:, 1]) / (x[-2] - x[1])
+    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, 300.0))
+    slope = (low[:, -2] - low[:, 1]) / (x[:, -2] - x[:, 1])
+    near = np.diff(x, axis=1)
+    near[near == 0] = 1.0
 
     def deficit(minorant: Array, where: Array) -> Array:
-        chord = low[:, 1] + slope * (where - x[1])
-        with np.errstate(divide="ignore", invalid="ignore"):
+        chord = low[:, 1] + slope * (where - x[:, 1])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return np.where(chord > 0, 1 - minorant / chord, 1.0)
 
     worst = np.zeros(n)
     for s in range(1, FINE + 1):
         known1, known2 = inside[:, s - 1], inside[:, s + 2]
-        slope1 = np.where(known1, (low[:, s] - up[:, s - 1]) / (x[s] - x[s - 1]), 0.0)
-        slope2 = np.where(known2, (up[:, s + 2] - low[:, s + 1]) / (x[s + 2] - x[s + 1]), 0.0)
-        ends = [np.full(n, x[s]), np.full(n, x[s + 1])]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            meet = (low[:, s + 1] - low[:, s] + slope1 * x[s] - slope2 * x[s + 1]) / (slope1 - slope2)
-        meet = np.where(known1 & known2 & (meet >= x[s]) & (meet <= x[s + 1]), meet, x[s])
+        slope1 = np.where(known1, (low[:, s] - up[:, s - 1]) / near[:, s - 1], 0.0)
+        slope2 = np.where(known2, (up[:, s + 2] - low[:, s + 1]) / near[:, s + 1], 0.0)
+        ends = x[:, s], x[:, s + 1]
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            meet = (low[:, s + 1] - low[:, s] + slope1 * ends[0] - slope2 * ends[1]) / (slope1 - slope2)
+        meet = np.where(known1 & known2 & (meet >= ends[0]) & (meet <= ends[1]), meet, ends[0])
         lines = np.zeros(n)
-        for where in [*ends, meet]:
-            one = np.where(known1, low[:, s] + slope1 * (where - x[s]), 0.0)
-            two = np.where(known2, low[:, s + 1] - slope2 * (x[s + 1] - where), 0.0)
+        for where in (*ends, meet):
+            one = np.where(known1, low[:, s] + slope1 * (where - ends[0]), 0.0)
+            two = np.where(known2, low[:, s + 1] - slope2 * (ends[1] - where), 0.0)
             lines = np.maximum(lines, deficit(np.maximum(one, two), where))
         floor = np.minimum(low[:, s], low[:, s + 1])
         flat = np.maximum(deficit(floor, ends[0]), deficit(floor, ends[1]))
@@ -259,14 +289,15 @@ def cell_deficits(lower: Array, upper: Array, h: float, zero: int) -> Array:
     return np.clip(worst + 16 * _ULP, 0.0, 1.0)
 
 
-def bracket(curve: Curve, h: float, first: int, last: int) -> tuple[Pair, Pair]:
-    """The pair below and the pair above `curve` on the losses h·first … h·last (first < 0 < last)."""
-    fine = lattice(h / FINE, FINE * first, FINE * (last - first) + 1)
+def bracket(curve: Curve, h: float, index: NDArray[np.int64]) -> tuple[Pair, Pair]:
+    """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside)."""
+    between = index[:-1, None] + np.diff(index)[:, None] * (np.arange(FINE) / FINE)
+    fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
     lower, upper = out_of_the_money(curve, fine)
-    above = _finish(h, first, upper[::FINE], upper=True)
-    deficits = cell_deficits(lower, upper, h, -first * FINE)
-    beta = np.maximum(np.concatenate([[1.0], deficits]), np.concatenate([deficits, [1.0]]))
+    above = _finish(h, index, upper[::FINE], upper=True)
+    deficits = cell_deficits(lower, upper, fine, FINE * int(np.searchsorted(index, 0)))
+    beta = np.maximum(np.append(1.0, deficits), np.append(deficits, 1.0))
     beta[0] = beta[-1] = 1.0
     with np.errstate(divide="ignore"):
-        below = _finish(h, first, lower[::FINE] + np.log1p(-beta), upper=False)
+        below = _finish(h, index, lower[::FINE] + np.log1p(-beta), upper=False)
     return below, above

@@ -37,7 +37,7 @@ from ballsbins.errors import AccuracyError
 
 MAX_CELLS = 2**23
 REACH = 4.0  # tilted standard deviations around its mean that one θ serves
-_OUTSIDE = 42.0  # −log of the mass that may lie outside of the window
+_OUTSIDE = 32.0  # −log of the mass that may lie outside of the window
 _U = 2.0**-53
 _LUMPS = 2048
 
@@ -188,14 +188,18 @@ def compose(pairs: Sequence[tuple[Pair, int]], epsilon: float, stop: float, *, u
         )
     n = int(fft.next_fast_len(cells, real=True))
     r, noise, rounding = _convolve(pairs, atoms, theta, n=n, first=first)
-    window = r[: max(cells, 1)]
+    # Only what lies above `start` counts, and nothing where e^{−θ(ε_k−stop)} is below e^−60.
+    skip = max(0, math.floor(start / h) - first)
+    reach = min(cells, math.ceil((stop + 60 / theta) / h) + 2 - first) if theta > 0 else cells
+    window, first = r[skip:reach], first + skip
     with np.errstate(divide="ignore"):
         log_r = np.log(np.maximum(window, 0.0) + noise if upper else np.maximum(window - noise, 0.0))
-    log_tail = suffix_sums(log_r, (1 + theta) * h)
+    ramp = np.asarray(h * np.arange(log_r.size), dtype=np.float64)
+    log_tail = suffix_sums(log_r, (1 + theta) * ramp)
     log_value = np.full(log_r.size, -np.inf)
-    log_value[:-1] = suffix_sums(log_tail[1:] + math.log(-math.expm1(-h)), theta * h) - theta * h
+    log_value[:-1] = suffix_sums(log_tail[1:] + math.log(-math.expm1(-h)), theta * ramp[1:]) - theta * h
     weight = theta * math.log(theta) - (1 + theta) * math.log1p(theta) if theta > 0 else 0.0
-    outside = above if upper else np.logaddexp(above, below)
+    outside = np.logaddexp(above, -60.0 - weight) if upper else np.logaddexp(above, below)
     relative = rounding + sum(count * pair.relative_error for pair, count in pairs)
     infinity = [math.log(count) + pair.log_p_infinity for pair, count in pairs]
     return Sheet(
@@ -236,8 +240,8 @@ def _edge(
         return support, -math.inf
     best, edge = 0.0, sign * math.inf
     rough = cumulants.at(theta)[0]
-    for scaled in (1.0, 2.0, 4.0, 6.5, 9.2, 13.0, 20.0):
-        t = sign * scaled / deviation
+    for power in range(-6, 31):
+        t = sign * 2 ** (power / 2) / deviation
         x = (cumulants.at(theta + t)[0] - rough + _OUTSIDE) / t
         if sign * x < sign * edge:
             best, edge = t, x
@@ -260,7 +264,7 @@ def _convolve(
             size = tilted * (np.abs(a.log_p) + theta * np.abs(a.epsilon))
         rounding += 2 * _U * count * (float(np.nansum(size)) + abs(log_moment) + 4)
         centre = round(float(tilted @ a.epsilon) / pair.h)
-        index = (pair.first - centre + np.arange(tilted.size)) % n
+        index = (pair.index - centre) % n
         wrapped = np.bincount(index, weights=tilted, minlength=n)
         offset += count * centre
         spectra.append((fft.rfft(wrapped), count))

@@ -1,0 +1,105 @@
+"""Poisson subsampling: every example joins every batch with probability q = 1/T, independently.
+
+Proposition P-dominating of the paper: one step is the pair ((1−q)·N(0, σ²) + q·N(1, σ²), N(0, σ²)), n steps
+its n-fold product. The likelihood ratio of one step is S = 1 − q + qZ with Z that of the Gaussian pair, so
+with K = e^ε and K′ = (K − 1 + q)/q = 1 + expm1(ε)/q
+
+    E(S − K)₊ = q·E(Z − K′)₊ = q·δ_G(log K′)              (remove, ε ≥ 0)
+    E(K − S)₊ = q·E(K′ − Z)₊ = q·K′·δ_G(−log K′)          (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0)
+
+with δ_G the Gaussian closed form of `deterministic`: out of the money on both sides, nothing cancels. The
+product is taken by `composition`: an upper and a lower bound of the same quality, for any number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.accounting.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval
+from ballsbins.accounting.deterministic import log_hockey_stick
+
+_ULP = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonStepCurve:
+    """The privacy curve of one step of T = `steps`, in closed form."""
+
+    noise_multiplier: float
+    steps: int
+
+    @property
+    def method(self) -> str:
+        return "closed form"
+
+    @property
+    def confidence(self) -> float:
+        return 1.0
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε); ε < 0 by δ(ε) = 1 − e^ε + e^ε·δ_other(−ε)."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        negative = epsilon < 0
+        lower, upper = np.empty(epsilon.size), np.empty(epsilon.size)
+        for here, remove in ((~negative, direction == REMOVE), (negative, direction != REMOVE)):
+            if here.any():
+                side = self._remove if remove else self._add
+                lower[here], upper[here] = side(np.abs(epsilon[here]))
+        with np.errstate(divide="ignore"):
+            parity = np.log(-np.expm1(epsilon[negative]))
+        for bound, away in ((lower, -4 * _ULP), (upper, 4 * _ULP)):
+            in_the_money = np.logaddexp(parity, epsilon[negative] + bound[negative])
+            bound[negative] = in_the_money + away * (1 + np.abs(in_the_money))
+        upper = np.minimum(upper, 0.0)
+        return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
+
+    def _remove(self, epsilon: Array) -> tuple[Array, Array]:
+        q, s = 1 / self.steps, 1 / self.noise_multiplier
+        near = np.minimum(epsilon, 30.0)
+        far = epsilon + math.log(self.steps) + np.log1p(-(1 - q) * np.exp(-np.maximum(epsilon, 30.0)))
+        inner = np.where(epsilon <= 30, np.log1p(np.expm1(near) * self.steps), far)  # log K′
+        value, error = log_hockey_stick(inner, s)
+        error = error + _ULP * (4 + 2 * inner) * _steepness(inner, s) + 4 * _ULP * (1 + math.log(self.steps))
+        value = value - math.log(self.steps)
+        return value - error, value + error
+
+    def _add(self, epsilon: Array) -> tuple[Array, Array]:
+        s = 1 / self.noise_multiplier
+        shift = np.expm1(-epsilon) * self.steps
+        ratio = 1 + shift  # K′
+        slack = 4 * _ULP * np.abs(shift) + _ULP
+        bounds = []
+        for sign in (-1, 1):
+            inside = ratio + sign * slack > 0
+            inner = -np.log(np.where(inside, ratio + sign * slack, 1.0))
+            value, error = log_hockey_stick(np.maximum(inner, 0.0), s)
+            error = (
+                error
+                + _ULP * (4 + inner) * _steepness(inner, s)
+                + 4 * _ULP * (1 + math.log(self.steps) + epsilon)
+            )
+            bounds.append(
+                np.where(inside, epsilon - inner - math.log(self.steps) + value + sign * error, -np.inf)
+            )
+        return bounds[0], bounds[1]
+
+
+def _steepness(epsilon: Array, s: float) -> Array:
+    """More than −dlog δ_G/dε = R(x+s)/(R(x) − R(x+s)), which grows like x/s."""
+    return 2 + (2 + 2 * np.abs(epsilon / s - 0.5 * s)) / s
+
+
+def poisson_curve(
+    noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
+) -> ComposedCurve | PoissonStepCurve:
+    """The privacy curve after `taken` steps (T·E of them after E epochs), each of q = 1/`steps`."""
+    step = PoissonStepCurve(noise_multiplier, steps)
+    return (
+        step
+        if taken == 1
+        else ComposedCurve([(step, taken)], accuracy, anchor=-math.log1p(-1 / steps) if steps > 1 else None)
+    )
