@@ -1,3 +1,62 @@
-"""Differentially private training with balls-and-bins batches, and its exact privacy."""
+"""Differentially private training with balls-and-bins batches, and its exact privacy.
+
+    from ballsbins import BallsAndBins, calibrate, new_key
+
+    mechanism = calibrate(BallsAndBins(steps=1000), epsilon=8.0, delta=1e-6)
+    for batch in mechanism.batches(num_examples=60_000, key=new_key()):
+        ...  # clip, sum, add noise of mechanism.noise_multiplier, step
+    print(mechanism.epsilon(delta=1e-6))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ballsbins.bound import Bound
+from ballsbins.errors import (
+    AccuracyError,
+    BallsBinsError,
+    InvalidInputError,
+    MissingExtraError,
+    SecretError,
+    UnreachableTargetError,
+)
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sampler, Shuffle, new_key
+
+if TYPE_CHECKING:
+    from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "AccuracyError",
+    "BallsAndBins",
+    "BallsBinsError",
+    "Bound",
+    "Deterministic",
+    "InvalidInputError",
+    "Key",
+    "Mechanism",
+    "MissingExtraError",
+    "Poisson",
+    "Sampler",
+    "SecretError",
+    "Shuffle",
+    "UnreachableTargetError",
+    "calibrate",
+    "least_steps",
+    "most_epochs",
+    "new_key",
+    "plan",
+]
+
+_LATER = ("calibrate", "least_steps", "most_epochs", "plan")  # they need scipy, which takes a while to import
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        from ballsbins import calibration as module
+
+        return getattr(module, name)
+    raise AttributeError(f"module 'ballsbins' has no attribute {name!r}")

@@ -1,0 +1,192 @@
+"""The noise, the epochs or the steps that a target (ε, δ) allows, checked before they are returned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from ballsbins import validate
+from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
+from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
+from ballsbins.accounting.curve import DIRECTIONS
+from ballsbins.accounting.search import least
+from ballsbins.errors import InvalidInputError, UnreachableTargetError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+RELATIVE = 1e-6  # to which σ is found
+PENALTY_SHARE = 0.01  # of δ that truncation may take with max_batch_size="auto"
+_MOST_EPOCHS = 10**6
+_MOST_STEPS = 10**12
+
+
+def calibrate(
+    sampler: Sampler,
+    *,
+    epsilon: float,
+    delta: float,
+    epochs: int = 1,
+    max_batch_size: Literal["auto"] | None = None,
+    num_examples: int | None = None,
+    penalty_share: float = PENALTY_SHARE,
+) -> Mechanism:
+    """The Mechanism with the least noise multiplier, to relative 10⁻⁶, whose upper ε at `delta` is within `epsilon`.
+
+    With `max_batch_size="auto"` and `num_examples`, batches are truncated to the least size whose penalty takes at
+    most `penalty_share` of `delta`.
+    """
+    epsilon, delta = _target(epsilon, delta)
+    if max_batch_size is not None:
+        sampler = with_max_batch_size(sampler, max_batch_size, num_examples, epsilon, delta, epochs, penalty_share)
+
+    def excess(sigma: float) -> float:
+        return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
+
+    exact = isinstance(sampler, (BallsAndBins, Poisson))
+    low, high = (LEAST_SIGMA, LARGEST_SIGMA) if exact else (1e-4, 1e8)
+    fixed = isinstance(sampler, (Deterministic, Shuffle)) or (isinstance(sampler, BallsAndBins) and not sampler.redraw)
+    # σ of fixed batches grows with √epochs, and the exact method must cover σ/√epochs
+    root = math.sqrt(epochs) if fixed else 1.0
+    if exact:
+        low, high = low * root, high * root
+    start = min(max(0.7 * root, low), high)
+    sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
+    return Mechanism(sampler, sigma, epochs)
+
+
+def with_max_batch_size(
+    sampler: Sampler,
+    max_batch_size: str,
+    num_examples: int | None,
+    epsilon: float,
+    delta: float,
+    epochs: int,
+    penalty_share: float,
+) -> Sampler:
+    """The sampler, truncated to the least size whose penalty at `epsilon` takes at most that share of `delta`."""
+    if max_batch_size != "auto":
+        advice = 'Give a number of your own to the sampler itself: BallsAndBins(steps=…, max_batch_size=…, num_examples=…).'
+        raise InvalidInputError("max_batch_size", max_batch_size, '"auto" or None', advice)
+    if not isinstance(sampler, (BallsAndBins, Poisson)):
+        advice = "Batches of Shuffle and Deterministic have one size already."
+        raise InvalidInputError("max_batch_size", max_batch_size, f"None for {sampler!r}", advice)
+    examples = validate.integer(
+        "num_examples", num_examples, 1, advice='max_batch_size="auto" needs the number of examples.'
+    )
+    share = validate.real(
+        "penalty_share", penalty_share, 0.0, 1.0, open_left=True, open_right=True, advice="A hundredth is usual."
+    )
+    fixed = isinstance(sampler, BallsAndBins) and not sampler.redraw
+    batches = sampler.steps * (1 if fixed else epochs)
+    log_p = math.log(share * delta) - float(np.logaddexp(0.0, epsilon))
+    size = least_max_batch_size(examples, sampler.steps, batches, log_p)
+    return replace(sampler, max_batch_size=size, num_examples=examples)
+
+
+def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:
+    """The Mechanism with the most epochs whose upper ε at `delta` is within `epsilon`."""
+    epsilon, delta = _target(epsilon, delta)
+
+    def meets(epochs: int) -> bool:
+        return _excess(Mechanism(sampler, noise_multiplier, epochs), epsilon, delta) <= 0.0
+
+    if not meets(1):
+        raise UnreachableTargetError(
+            f"not even one epoch at noise_multiplier={noise_multiplier:g} has epsilon <= {epsilon:g} at delta={delta:g}. "
+            "Use more noise (calibrate finds how much), more steps, or a larger target."
+        )
+    return Mechanism(sampler, noise_multiplier, _last_true(meets, _MOST_EPOCHS))
+
+
+def least_steps(
+    sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float, epochs: int = 1
+) -> Mechanism:
+    """The Mechanism with the fewest steps an epoch (the largest batches) whose upper ε at `delta` is within `epsilon`.
+
+    The steps of `sampler` are replaced; all else of it stays.
+    """
+    epsilon, delta = _target(epsilon, delta)
+    if isinstance(sampler, (Deterministic, Shuffle)):
+        advice = "Their upper bound does not depend on the number of steps."
+        raise InvalidInputError("sampler", sampler, "BallsAndBins or Poisson", advice)
+
+    def misses(steps: int) -> bool:
+        return _excess(Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs), epsilon, delta) > 0.0
+
+    if misses(_MOST_STEPS):
+        raise UnreachableTargetError(
+            f"even {_MOST_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss epsilon <= {epsilon:g} "
+            f"at delta={delta:g}. Use more noise (calibrate finds how much) or a larger target."
+        )
+    steps = 1 if not misses(1) else 1 + _last_true(misses, _MOST_STEPS)
+    return Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One choice of batch size: what it costs in noise."""
+
+    batch_size: int
+    mechanism: Mechanism
+
+    @property
+    def noise_per_example(self) -> float:
+        """σ / batch size: the noise on the average gradient, in clip norms. Smaller trains better."""
+        return self.mechanism.noise_multiplier / self.batch_size
+
+
+def plan(
+    num_examples: int,
+    *,
+    epsilon: float,
+    delta: float,
+    epochs: int = 1,
+    batch_sizes: Sequence[int] | None = None,
+    sampler: Callable[[int], Sampler] = BallsAndBins,
+) -> list[PlanRow]:
+    """For a data set and a target, the calibrated Mechanism of every batch size (powers of 2 if none are given)."""
+    n = validate.integer("num_examples", num_examples, 1, advice="Give the number of examples in the data set.")
+    sizes = batch_sizes if batch_sizes is not None else _usual_sizes(n)
+    rows = []
+    for size in sizes:
+        b = validate.integer("batch size", size, 1, n, advice="It is the expected number of examples in a batch.")
+        rows.append(PlanRow(b, calibrate(sampler(-(-n // b)), epsilon=epsilon, delta=delta, epochs=epochs)))
+    return rows
+
+
+def _usual_sizes(num_examples: int) -> list[int]:
+    """Powers of 2 that make between 8 and 100,000 steps an epoch, at most eight of them."""
+    sizes = [2**k for k in range(4, 40) if 8 <= num_examples / 2**k <= 1e5]
+    return sizes[-8:] or [num_examples]
+
+
+def _target(epsilon: float, delta: float) -> tuple[float, float]:
+    return (
+        validate.real("epsilon", epsilon, 0.0, 700.0, open_left=True, advice="State the privacy loss to stay within."),
+        validate.real(
+            "delta", delta, 0.0, 1.0, open_left=True, open_right=True, advice="Usually below 1 / number of examples."
+        ),
+    )
+
+
+def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
+    """Upper log δ(ε) − log δ: the target is met where this is ≤ 0 (upper ε(δ) ≤ ε is the same statement)."""
+    curve = mechanism.curve
+    point = np.array([epsilon])
+    return max(float(curve.log_delta(point, way).upper[0]) for way in DIRECTIONS) - math.log(delta)
+
+
+def _last_true(holds: Callable[[int], bool], limit: int) -> int:
+    """The largest number up to `limit` at which a condition that holds at 1, and then no more, still holds."""
+    good, bad = 1, 2
+    while bad <= limit and holds(bad):
+        good, bad = bad, 2 * bad
+    bad = min(bad, limit + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
