@@ -7,12 +7,15 @@ halved until the interpolant agrees with fresh samples; all pieces of a round ar
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.interpolate import BarycentricInterpolator
 
 from ballsbins.accounting.curve import Array
 
+Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
 
 _NODES = 25
@@ -23,37 +26,69 @@ _CHEBYSHEV = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)[::-1]
 _BETWEEN = 0.5 * (_CHEBYSHEV[1:] + _CHEBYSHEV[:-1])[:: (_NODES - 1) // _CHECKS]
 
 
-def dense(function: Sampled, points: Array, tolerance: float) -> tuple[Array, Array]:
-    """Values and errors at many sorted or unsorted `points`; where no interpolant is good, `function` itself."""
-    value, error = np.empty(points.shape), np.full(points.shape, np.inf)
-    pieces = [(float(points.min()), float(points.max()))]
-    left_over = np.ones(points.shape, dtype=bool)
-    for _ in range(_MOST_ROUNDS):
-        pieces = [p for p in pieces if _inside(points, p, left_over).sum() > _NODES]
-        if not pieces:
-            break
-        low, high = np.array(pieces).T
+@dataclass(frozen=True)
+class _Piece:
+    low: float
+    high: float
+    polynomial: BarycentricInterpolator
+    error: float
+
+    def __call__(self, points: Array) -> Array:
+        middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
+        return np.asarray(self.polynomial((points - middle) / half))
+
+
+class Interpolant:
+    """Values and errors of `function` at many points; pieces are kept for later questions.
+
+    Where no interpolant is good the function itself is asked.
+    """
+
+    def __init__(self, function: Sampled, tolerance: float) -> None:
+        """Accept a piece if it misses fresh samples by at most `tolerance`."""
+        self._function, self._tolerance = function, tolerance
+        self._pieces: list[_Piece] = []
+
+    def __call__(self, points: Array) -> tuple[Array, Array]:
+        """Values and absolute errors at `points`, in any order."""
+        value, error = np.empty(points.shape), np.full(points.shape, np.inf)
+        missing = self._fill(self._pieces, points, value, error, np.ones(points.shape, dtype=bool))
+        if missing.sum() > _NODES:
+            spans = [(float(points[missing].min()), float(points[missing].max()))]
+            for _ in range(_MOST_ROUNDS):
+                spans = [s for s in spans if (missing & (points >= s[0]) & (points <= s[1])).sum() > _NODES]
+                if not spans:
+                    break
+                made, spans = self._try(spans)
+                self._pieces += made
+                missing = self._fill(made, points, value, error, missing)
+        if missing.any():
+            value[missing], error[missing] = self._function(points[missing])
+        return value, error
+
+    @staticmethod
+    def _fill(pieces: list[_Piece], points: Array, value: Array, error: Array, missing: Flags) -> Flags:
+        for piece in pieces:
+            rows = missing & (points >= piece.low) & (points <= piece.high)
+            if rows.any():
+                value[rows], error[rows] = piece(points[rows]), piece.error
+                missing = missing & ~rows
+        return missing
+
+    def _try(self, spans: list[tuple[float, float]]) -> tuple[list[_Piece], list[tuple[float, float]]]:
+        """Interpolate on every span; those that fail come back in halves."""
+        low, high = np.array(spans).T
         at = 0.5 * (low + high)[:, None] + 0.5 * (high - low)[:, None] * np.concatenate([_CHEBYSHEV, _BETWEEN])
-        sampled, noise = (part.reshape(at.shape) for part in function(at.ravel()))
+        sampled, noise = (part.reshape(at.shape) for part in self._function(at.ravel()))
+        made: list[_Piece] = []
         again: list[tuple[float, float]] = []
-        for k, piece in enumerate(pieces):
+        for k, (left, right) in enumerate(spans):
             if np.isfinite(sampled[k]).all() and np.isfinite(noise[k]).all():
                 polynomial = BarycentricInterpolator(_CHEBYSHEV, sampled[k, :_NODES])
                 miss = float(np.abs(polynomial(_BETWEEN) - sampled[k, _NODES:]).max())
-                if miss <= tolerance:
-                    rows = _inside(points, piece, left_over)
-                    middle, half = 0.5 * (piece[0] + piece[1]), 0.5 * (piece[1] - piece[0])
-                    value[rows] = polynomial((points[rows] - middle) / half)
-                    error[rows] = 2.0 * miss + _LEBESGUE * float(noise[k].max())
-                    left_over &= ~rows
+                if miss <= self._tolerance:
+                    made.append(_Piece(left, right, polynomial, 2.0 * miss + _LEBESGUE * float(noise[k].max())))
                     continue
-            centre = 0.5 * (piece[0] + piece[1])
-            again += [(piece[0], centre), (centre, piece[1])]
-        pieces = again
-    if left_over.any():
-        value[left_over], error[left_over] = function(points[left_over])
-    return value, error
-
-
-def _inside(points: Array, piece: tuple[float, float], left_over: np.ndarray) -> np.ndarray:
-    return left_over & (points >= piece[0]) & (points <= piece[1])
+            centre = 0.5 * (left + right)
+            again += [(left, centre), (centre, right)]
+        return made, again

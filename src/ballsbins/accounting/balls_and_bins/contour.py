@@ -79,7 +79,7 @@ def _slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real,
     parts = size * np.sin(exponent.imag)
     total = parts.sum(axis=1)
     coarse = (parts * nodes.coarse[None, :]).sum(axis=1)
-    rounding = (size * (_EPS * (16.0 + 4.0 * load) + 2.0 * nodes.inner * np.abs(nodes.transform)[None, :])).sum(axis=1)
+    rounding = (size * (_EPS * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :])).sum(axis=1)
     rounding += 16.0 * size[:, -1]  # what lies beyond the last node falls off at least geometrically
     return scale, total, rounding, coarse
 
@@ -303,7 +303,11 @@ class CutLattice:
         drift = -np.exp(self.log_r)[None, :] * slope
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
-    def __call__(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log call(K)."""
+        return self.explore(strikes)[0]
+
+    def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
         """log call(K), for each strike whether a finer lattice would help, and the log r at which to leave the cut."""
         modulus, load = self.exponents(strikes)
         signed = modulus + self.log_sine[None, :]
@@ -319,8 +323,8 @@ class CutLattice:
         coarse = 2.0 * parts[:, ::2].sum(axis=1)
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
         swing = np.where(keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0)
-        slack = (size * (_EPS * (16.0 + 4.0 * load) + 2.0 * self.inner * np.abs(self.real)[None, :])).sum(axis=1)
-        slack += (swing * (_EPS * 16.0 + 2.0 * self.inner_phase)).sum(axis=1)
+        slack = (size * (_EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real)[None, :])).sum(axis=1)
+        slack += (swing * (_EPS * 16.0 + 4.0 * self.inner_phase)).sum(axis=1)
         estimate = _estimate(scale, total, slack, coarse, power=1.4)
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
@@ -383,11 +387,11 @@ class LiftContour:
         half = 0.5 * np.diff(edges)
         log_r = (edges[:-1, None] + half[:, None] * (x[None, :] + 1.0)).ravel()
         log_w = np.log((half[:, None] * w[None, :]).ravel())
-        real, log_phase, plain, _ = self.basket.on_cut(log_r)
-        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain
+        real, log_phase, plain, error = self.basket.on_cut(log_r)
+        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain, error
 
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
-        log_r, log_w, real, log_phase, plain = rule
+        log_r, log_w, real, log_phase, plain, phase_error = rule
         t = float(self.basket.size)
         slope = np.where(plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + plain[None, :])
         drift = -np.exp(log_r)[None, :] * slope
@@ -400,7 +404,8 @@ class LiftContour:
                 np.exp(np.minimum(log_size + log_phase[None, :], 600.0)),
                 np.exp(np.minimum(log_size, 600.0)) * np.sin(np.where(small, 0.0, phase))[None, :],
             )
-            slack = np.abs(parts) * 1e-14
+            turned = np.minimum(log_size + np.minimum(log_phase, 700.0)[None, :], 600.0)
+            slack = np.abs(parts) * 1e-13 + np.exp(turned) * phase_error[None, :]
             slack += np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0)) * _EPS * (
                 16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :]
             )

@@ -11,6 +11,7 @@ parity with a put, then a lift off the cut. Contours are kept, so later question
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.contour import (
@@ -21,9 +22,11 @@ from ballsbins.accounting.balls_and_bins.contour import (
     Strikes,
 )
 from ballsbins.accounting.balls_and_bins.laplace import Flags
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
-from ballsbins.accounting.interpolate import dense
+from ballsbins.accounting.interpolate import Interpolant
+
+Indices = NDArray[np.intp]
 
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 1e-13  # never claim less than this
@@ -43,6 +46,10 @@ class ExactCurve:
         """`kinds`: (number of bins, noise multiplier) of the bins visited; `steps`: T if more bins were to come."""
         self.basket = Basket(kinds)
         self.steps = self.basket.size if steps is None else steps
+        self._interpolants = {
+            way: Interpolant(lambda x, way=way: self._directly(x, way), 0.1 * GOAL) for way in DIRECTIONS  # type: ignore[misc]
+        }
+        self._deep: dict[Direction, tuple[float, float]] = {}  # an ε beyond which log δ < _DEEP, and log δ there
         self._lattices: list[CutLattice] = []
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
@@ -104,22 +111,30 @@ class ExactCurve:
             value, error = self._directly(epsilon, direction)
             self._cap(epsilon, direction, value, error)
             return value, error
-        # leave out what is too deep to matter, then interpolate
-        low, high, ceiling = float(epsilon.min()), float(epsilon.max()), np.inf
+        reach, ceiling = self._shallow(float(epsilon.min()), float(epsilon.max()), direction)
+        value, error = np.full(epsilon.shape, ceiling), np.full(epsilon.shape, np.inf)
+        rows = epsilon <= reach
+        value[rows], error[rows] = self._interpolants[direction](epsilon[rows])
+        if not np.isfinite(ceiling):
+            self._cap(epsilon, direction, value, error)
+        return value, error
+
+    def _shallow(self, low: float, high: float, direction: Direction) -> tuple[float, float]:
+        """An ε up to which the curve is worth interpolating, and a bound on log δ beyond it."""
+        if direction in self._deep:
+            return self._deep[direction]
+        reach, ceiling = high, np.inf
         for _ in range(3):
-            probes = np.linspace(low, high, 17)
+            probes = np.linspace(low, reach, 17)
             log, width = self._directly(probes, direction)
             deep = (log < _DEEP) & np.isfinite(width)
             if not deep.any():
                 break
             first = int(deep.argmax())
-            low, high, ceiling = float(probes[max(first - 1, 0)]), float(probes[first]), float(log[first] + width[first])
-        value, error = np.full(epsilon.shape, ceiling), np.full(epsilon.shape, np.inf)
-        rows = epsilon <= high
-        value[rows], error[rows] = dense(lambda x: self._directly(x, direction), epsilon[rows], 0.1 * GOAL)
-        if not np.isfinite(ceiling):
-            self._cap(epsilon, direction, value, error)
-        return value, error
+            low, reach = float(probes[max(first - 1, 0)]), float(probes[first])
+            ceiling = float(log[first] + width[first])
+            self._deep[direction] = reach, ceiling
+        return reach, ceiling
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error for ε ≥ 0.
@@ -143,8 +158,9 @@ class ExactCurve:
                 ends = [self._options(strikes.moved(sign * 2.0**-50), call=False).log for sign in (-1.0, 1.0)]
                 estimate.error[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
         log = estimate.log + np.log(part) + (0.0 if direction == REMOVE else epsilon)
+        floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
         # an estimate that is not even near is none
-        return np.minimum(log, 0.0), np.where(estimate.error < 0.1, np.log1p(estimate.error + _FLOOR), np.inf)
+        return np.minimum(log, 0.0), np.where(estimate.error < 0.1, np.log1p(estimate.error) + floor, np.inf)
 
     def _options(self, strikes: Strikes, *, call: bool) -> Estimate:
         if self.basket.size == 1:
@@ -155,8 +171,11 @@ class ExactCurve:
 
     def _put(self, strikes: Strikes, goal: float = GOAL) -> Estimate:
         best = _nothing(strikes)
-        for contour in self._puts:
-            _improve(best, contour(strikes))
+        for contour in reversed(self._puts):
+            rows = np.flatnonzero(best.error > goal)
+            if len(rows) == 0:
+                return best
+            _improve(best, contour(strikes[rows]), rows)
         open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_, goal)
@@ -178,17 +197,15 @@ class ExactCurve:
         if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
             strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
         best = _nothing(strikes)
-        for lattice in self._lattices:
-            _improve(best, lattice(strikes)[0])
-        for contour in (*self._puts, *self._lifts):
-            if (best.error > GOAL).any():
-                found = contour(strikes)
-                _improve(best, _by_parity(strikes, found) if isinstance(contour, PutContour) else found)
+        for contour in (*reversed(self._lattices), *reversed(self._lifts), *reversed(self._puts)):
+            rows = np.flatnonzero(best.error > GOAL)
+            if len(rows) == 0:
+                return best
+            found = contour(strikes[rows])
+            _improve(best, _by_parity(strikes[rows], found) if isinstance(contour, PutContour) else found, rows)
         rows = np.flatnonzero(best.error > GOAL)
         if len(rows) > 0:
-            fresh = self._build_for(strikes[rows])
-            wins = fresh.error < best.error[rows]
-            best.log[rows[wins]], best.error[rows[wins]] = fresh.log[wins], fresh.error[wins]
+            _improve(best, self._build_for(strikes[rows]), rows)
         return best
 
     def _build_for(self, strikes: Strikes) -> Estimate:
@@ -197,10 +214,10 @@ class ExactCurve:
         leave = self._on_lattice(strikes, best)
         for goal in (1e-6, 1e-13):  # first roughly, to see where parity leaves any digits
             rows = np.flatnonzero(best.error > GOAL)
-            found = _by_parity(strikes[rows], self._put(strikes[rows], goal)) if len(rows) > 0 else best
-            for row, log, error in zip(rows, found.log, found.error, strict=False):
-                if error < best.error[row]:
-                    best.log[row], best.error[row] = log, error
+            if len(rows) == 0:
+                return best
+            found = _by_parity(strikes[rows], self._put(strikes[rows], goal))
+            _improve(best, found, rows)
             if not (found.error < 0.5).any():
                 break
         open_ = np.ones(strikes.k.shape, dtype=bool)
@@ -224,14 +241,14 @@ class ExactCurve:
         """Try the cut alone; returns where each strike would leave it."""
         log_k = np.log1p(strikes.k_minus_1)[:, None] * np.array([0.4, 1.0, 2.5])
         lattice = CutLattice.covering(self.basket, Strikes.from_log(np.minimum(log_k, _LARGEST_LOG_K)))
-        found, open_, leave = lattice(strikes)
+        found, open_, leave = lattice.explore(strikes)
         _improve(best, found)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
             if worst is None:
                 break
             self._lattices.append(lattice.zoomed(strikes[worst : worst + 1]))
-            _improve(best, self._lattices[-1](strikes)[0])
+            _improve(best, self._lattices[-1](strikes))
             open_[worst] = False
         self._lattices.append(lattice)
         return leave
@@ -250,9 +267,11 @@ def _nothing(strikes: Strikes) -> Estimate:
     return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
 
 
-def _improve(best: Estimate, new: Estimate) -> None:
-    wins = new.error < best.error
-    best.log[wins], best.error[wins] = new.log[wins], new.error[wins]
+def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
+    """Take over what is better; `new` is for the given rows only."""
+    where = np.arange(len(best.error)) if rows is None else rows
+    wins = new.error < best.error[where]
+    best.log[where[wins]], best.error[where[wins]] = new.log[wins], new.error[wins]
 
 
 def _next(error: Array, open_: Flags, goal: float = GOAL) -> int | None:

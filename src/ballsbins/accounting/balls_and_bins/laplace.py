@@ -126,18 +126,19 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex
     reach = REACH + np.where(form == 2, 2.0 * s, np.where(form == 1, s, 0.0))
     high = np.maximum(sigma * first.real + REACH * np.maximum(width, 1.0), np.where(form > 0, reach, -np.inf))
     excess = 0.5 * sigma**2 * (psi**2 - natural**2)
-    # The natural line holds up to x₂ if what lies behind it is negligible, be it convergent or not.
-    turn = sigma * second.real
-    end = np.minimum(turn, high)
-    with np.errstate(over="ignore"):
-        swing = size * np.exp(np.minimum(s * end - 0.5 * s * s, 600.0))
+    # The natural line serves where it converges; else up to x₂ if all that lies behind it is negligible, in the
+    # centred forms also the Gaussian tails of "−1" and "+q".
+    converges = phi - natural < np.pi / 2 - 0.3
+    end = np.where(converges, high, np.minimum(sigma * second.real, high))
+    swing = size * np.exp(np.minimum(s * end - 0.5 * s * s, 600.0))
     behind = -swing * np.cos(phi - natural) - 0.5 * end**2 + 0.5 * (sigma * natural) ** 2
     least = np.where(
         form == 2,
         2.0 * np.log(size * spread),
         np.where(form == 1, np.minimum(np.log(size), 0.0), (sigma**2 * (first - first * first / 2.0)).real),
     )
-    natural_line = (behind < least - 42.0) & (swing * s * np.abs(np.sin(phi - natural)) < 30.0)
+    negligible = (behind < least - 42.0) & ((form == 0) | (end >= high))
+    natural_line = (converges | negligible) & (swing * s * np.abs(np.sin(phi - natural)) < 30.0)
     psi = np.where(natural_line, natural, psi)
     end = np.where(natural_line, end, high)
     straight = natural_line | (excess < 3.5)
