@@ -14,9 +14,12 @@ def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, 
     bound = f"an integer of at least {minimum:,}"
     if maximum is not None:
         bound = f"an integer from {minimum:,} to {maximum:,}"
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = operator.index(value)
+    except TypeError:  # floats, text, arrays of several numbers, and NumPy's own bool
+        raise InvalidInputError(name, value, bound, advice) from None
+    if isinstance(value, bool):
         raise InvalidInputError(name, value, bound, advice)
-    number = operator.index(value)
     if number < minimum or (maximum is not None and number > maximum):
         raise InvalidInputError(name, number, bound, advice)
     return number

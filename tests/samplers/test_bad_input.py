@@ -22,7 +22,7 @@ from ballsbins.samplers import (
 )
 
 ALL = [Deterministic, Shuffle, Poisson, BallsAndBins]
-NOT_INTEGERS = [1.0, 2.5, math.nan, math.inf, "3", None, True, np.float64(3), [1], 1j]
+NOT_INTEGERS = [1.0, 2.5, math.nan, math.inf, "3", None, True, np.True_, np.float64(3), np.ones(2), [1], 1j]
 BATCH = np.arange(4, dtype=np.uint32)
 
 
@@ -117,6 +117,8 @@ def test_truncation_words():
     refused("epoch", -1, lambda: sampler.truncation_words(1, -1, 0, BATCH))
     refused("epoch", -1, lambda: Poisson(3).truncation_words(1, -1, 0, BATCH))
     refused("identities[0]", "str", lambda: sampler.truncation_words(1, 0, 0, ["a"]))
+    refused("identities[0]", "float64", lambda: sampler.truncation_words(1, 0, 0, np.array([1.5])))
+    refused("the smallest index", -1, lambda: sampler.truncation_words(1, 0, 0, np.array([-1])))
 
 
 @pytest.mark.parametrize("bad", [0, -1, *NOT_INTEGERS])
@@ -141,9 +143,20 @@ def test_more_examples_than_memory_holds(kind, monkeypatch):
     refused("num_examples", 2**47, lambda: kind(3).batches(2**47, 1))  # before anything is drawn
     monkeypatch.setattr("ballsbins.samplers.base.physical_memory", lambda: 6000)
     refused("num_examples", 1001, lambda: kind(3).batches(1001, 1))
-    assert len(kind(3).batches(500, 1).at(0))
+    assert len(kind(3).batches(490, 1).at(0))
     monkeypatch.setattr(np, "empty", out_of_memory)  # there is enough, but others use it
-    refused("num_examples", 500, lambda: kind(3).batches(500, 1).at(0))
+    refused("num_examples", 490, lambda: kind(3).batches(490, 1).at(0))
+
+
+@pytest.mark.parametrize("kind", [Deterministic, Poisson])
+def test_a_batch_larger_than_memory(kind):
+    refused("num_examples", 2**47, lambda: kind(3).batches(2**47, 1))
+    assert len(kind(2**31 - 1).batches(2**47, 1)) == 2**31 - 1
+
+
+def test_more_steps_than_memory_holds(monkeypatch):
+    monkeypatch.setattr("ballsbins.samplers.base.physical_memory", lambda: 6000)
+    refused("num_examples", 10, lambda: BallsAndBins(1000).batches(10, 1))
 
 
 def test_numpy_integers_become_plain_ones():

@@ -165,6 +165,15 @@ def test_truncation_keeps_part_of_the_batch():
         assert cut
 
 
+def test_an_engine_that_truncates_by_itself_agrees():
+    for kind in (Poisson, BallsAndBins):
+        limited = kind(4, max_batch_size=30, num_examples=N)
+        for step, whole in enumerate(kind(4).batches(N, SEED, 2)):
+            words = limited.truncation_words(SEED, 2, step, whole)
+            kept = sorted(index for _, index in sorted(zip(words.tolist(), whole.tolist(), strict=True))[:30])
+            assert limited.batches(N, SEED, 2).at(step).tolist() == kept
+
+
 def test_four_bytes_an_index_as_long_as_they_suffice():
     assert index_dtype(0) is index_dtype(2**32 - 1) is np.uint32
     assert index_dtype(2**32) is np.int64

@@ -122,6 +122,7 @@ def test_derived_keys_differ_by_domain():
     key = Key(SECRET)
     domains = [
         ("a", "b"),
+        ("asb",),
         ("ab",),
         ("a", b"b"),
         ("a", 98),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.base import MAX_EXAMPLES, Draw, check_epoch
-from ballsbins.samplers.identities import KeyedHash, require_bytes
+from ballsbins.samplers.identities import KeyedHash, check_identities
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
 from ballsbins.samplers.partition import group_by_bin
@@ -42,8 +41,6 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
 
     redraw: bool = True
 
-    _bytes_per_example: ClassVar[int] = 6  # an index of 4 and a bin of 2 bytes
-
     def __post_init__(self) -> None:
         """Validate the fields, once."""
         super().__post_init__()
@@ -65,10 +62,10 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
 
         An index and bytes name different examples, whatever the bytes are: use one kind for one data set.
         """
-        if isinstance(identities, np.ndarray) and identities.dtype.kind in "iu" and identities.ndim == 1:
-            return self._bins_at(self._keystream(key, epoch), identities)
-        require_bytes(identities)  # type: ignore[arg-type]
-        return self._bins_of_bytes(key, epoch, identities)  # type: ignore[arg-type]
+        checked = check_identities(identities, MAX_EXAMPLES)
+        if isinstance(checked, np.ndarray):
+            return self._bins_at(self._keystream(key, epoch), checked)
+        return self._bins_of_bytes(key, epoch, checked)
 
     def bin_of(self, key: Key | bytes | int, epoch: int, identity: int | bytes) -> int:
         """Return the bin of one example, in constant time."""
@@ -92,10 +89,6 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         )
 
     def _bins_at(self, keystream: Keystream, indices: NDArray[np.integer]) -> NDArray[np.uint32]:
-        if len(indices):
-            advice = "Name the examples by their indices."
-            validate.integer("the smallest index", indices.min(), 0, advice=advice)
-            validate.integer("the largest index", indices.max(), 0, MAX_EXAMPLES - 1, advice=advice)
         words = keystream.words32_at(0, indices)
         return uniform_below(
             self.steps, words, lambda attempt, places: keystream.words32_at(attempt, indices[places])
@@ -113,6 +106,9 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
             return more[:, column]
 
         return uniform_below(self.steps, words[:, 0], redraw)
+
+    def _least_memory(self, num_examples: int) -> int:
+        return 6 * num_examples + 8 * self.steps  # an index and a bin; where each batch begins
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         keystream = self._keystream(key, epoch)

@@ -24,7 +24,7 @@ MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no
 MAX_EPOCH = 2**63 - 1
 
 _TOO_LARGE = (
-    "Use a machine with at least 20 bytes of memory an example, "
+    "Take more steps, or a machine with at least 20 bytes of memory an example, "
     "or draw the bins in pieces with BallsAndBins.bins."
 )
 
@@ -37,7 +37,6 @@ class Sampler(ABC):
 
     steps: int
 
-    _bytes_per_example: ClassVar[int] = 0  # the least memory of an epoch that is drawn as a whole
     type_name: ClassVar[str]  # what a saved sampler is called; part of the key's domain, so never change one
     _types: ClassVar[dict[str, type[Sampler]]] = {}
 
@@ -109,10 +108,14 @@ class Sampler(ABC):
 
     def _check_memory(self, num_examples: int) -> None:
         """Raise where an epoch of so many examples cannot fit this machine, before anything is drawn."""
-        memory = physical_memory()
-        if num_examples * self._bytes_per_example > memory:
-            bound = f"at most {memory // self._bytes_per_example:,} with the {memory:,} bytes of this machine"
+        memory, least = physical_memory(), self._least_memory(num_examples)
+        if least > memory:
+            bound = f"so small that its {least:,} bytes (for {self.steps:,} steps) fit the {memory:,} here"
             raise InvalidInputError("num_examples", num_examples, bound, _TOO_LARGE)
+
+    @abstractmethod
+    def _least_memory(self, num_examples: int) -> int:
+        """Return a number of bytes without which no batch of so many examples can be drawn."""
 
     @abstractmethod
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
@@ -124,7 +127,8 @@ class Batches:
 
     `batches[j]` is the j-th that iteration gives; `batches.at(step)` counts from the epoch's beginning. Empty
     batches are given, never skipped. Arrays are read-only, of 4 bytes an index up to 2³² − 1 examples and 8
-    above. What is large is drawn at first use and left out of pickles; a pickle does hold the key.
+    above. What is large is drawn at first use and left out of pickles; a pickle does hold the key. The length
+    of a batch is secret (except for Shuffle and Deterministic): log it nowhere, divide by the public n/T.
 
     Formal guarantees: iteration, `[j]` and `at` agree; a later start gives the same batches as an earlier one
     from there on; over all ranks of `for_rank` every batch is partitioned, and every rank has all the steps.
@@ -160,7 +164,7 @@ class Batches:
 
     def for_rank(self, rank: int, world_size: int) -> Batches:
         """Give this rank's share of every batch: as many steps as the whole, also where a share is empty."""
-        check_rank(rank, world_size)
+        checked = check_rank(rank, world_size)
         if self._world_size != 1:
             raise InvalidInputError(
                 "world_size of these batches",
@@ -169,7 +173,8 @@ class Batches:
                 "Slice the whole batches, not a slice of them.",
             )
         share = Batches(self._sampler, self._num_examples, self._key, self._epoch, self._start)
-        share._rank, share._world_size, share._draw = rank, world_size, self._draw
+        share._rank, share._world_size = checked
+        share._draw = self._draw
         return share
 
     def __repr__(self) -> str:

@@ -23,6 +23,9 @@ class Deterministic(Sampler, type_name="deterministic"):
     * nothing is random: the order of the data is taken to be known to everybody.
     """
 
+    def _least_memory(self, num_examples: int) -> int:
+        return 4 * (num_examples // self.steps)  # of one batch
+
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         cut, dtype = even_cuts(num_examples, self.steps), index_dtype(num_examples)
 

@@ -65,7 +65,7 @@ def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> 
 def gaps(
     keystream: Keystream, step: int, start: int, count: int, *, one_in: int, ceiling: int
 ) -> NDArray[np.int64]:
-    """Return gaps number start … start + count − 1, each at most `ceiling`: above, all mean the same."""
+    """Return gaps number start … start + count − 1; in the far tail, one above `ceiling` is given as that."""
     words = keystream.words64(step, start, count)
     quotients = np.maximum(words, np.uint64(1)).astype(np.float64)
     quotients *= 2.0**-64

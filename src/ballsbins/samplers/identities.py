@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins import validate
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key
 
@@ -38,8 +39,19 @@ class KeyedHash:
         return np.frombuffer(digests, dtype="<u4").reshape(-1, 4).astype(np.uint32, copy=False)
 
 
-def require_bytes(identities: Sequence[bytes]) -> None:
-    """Raise unless every identity is bytes. Text is refused, since it has more than one encoding."""
+def check_identities(
+    identities: NDArray[np.integer] | Sequence[bytes], max_examples: int
+) -> NDArray[np.integer] | Sequence[bytes]:
+    """Return an array of indices below `max_examples`, or a sequence of bytes; raise for anything else.
+
+    Text is refused, since it has more than one encoding.
+    """
+    if isinstance(identities, np.ndarray) and identities.dtype.kind in "iu" and identities.ndim == 1:
+        if len(identities):
+            advice = "Name the examples by their indices."
+            validate.integer("the smallest index", identities.min(), 0, advice=advice)
+            validate.integer("the largest index", identities.max(), 0, max_examples - 1, advice=advice)
+        return identities
     for place, identity in enumerate(identities):
         if not isinstance(identity, bytes):
             raise InvalidInputError(
@@ -49,3 +61,4 @@ def require_bytes(identities: Sequence[bytes]) -> None:
                 "Encode text yourself, always in the same way, for example with .encode('utf-8'); "
                 "give indices as one numpy array of integers.",
             )
+    return list(identities)

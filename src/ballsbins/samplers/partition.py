@@ -35,7 +35,7 @@ def group_by_bin(
     """Group the examples by `bins(start, stop)`, the bins of a range of them.
 
     Memory besides the result: 2 or 4 bytes an example for the bins, and up to 22 bytes an example of one
-    chunk (10 where one chunk holds all), which is at most half of all if there are several.
+    chunk (10 where one chunk holds all), which is at most a third of all if there are several.
     """
     narrow: type[np.uint16 | np.int32] = np.uint16 if num_bins <= 2**16 else np.int32
     stored = np.empty(num_examples, dtype=narrow)
@@ -47,7 +47,7 @@ def group_by_bin(
     if pieces <= 1:
         return Grouped(*_sort(stored, num_bins))
 
-    size = -(-num_examples // pieces)
+    size = -(-num_examples // (pieces + 1))  # one more, so that a chunk is at most a third of all
     offsets = np.zeros(num_bins + 1, dtype=np.int64)
     for start in range(0, num_examples, size):
         offsets[1:] += np.bincount(stored[start : start + size], minlength=num_bins)

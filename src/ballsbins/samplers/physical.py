@@ -102,12 +102,12 @@ def rank_slice(batch: IndexArray, rank: int, world_size: int) -> IndexArray:
     Formal guarantee: the shares of all ranks are disjoint, their union is the batch, and their sizes differ
     by at most one. A share may be empty; the rank must still take its step.
     """
-    check_rank(rank, world_size)
-    return batch[rank::world_size]
+    first, stride = check_rank(rank, world_size)
+    return batch[first::stride]
 
 
-def check_rank(rank: int, world_size: int) -> None:
-    """Raise unless 0 ≤ rank < world_size."""
+def check_rank(rank: int, world_size: int) -> tuple[int, int]:
+    """Return both as plain integers if 0 ≤ rank < world_size."""
     ranks = validate.integer("world_size", world_size, 1, advice="Give the number of processes that train.")
     advice = f"Ranks count from 0 to world_size − 1 = {ranks - 1}."
-    validate.integer("rank", rank, 0, ranks - 1, advice=advice)
+    return validate.integer("rank", rank, 0, ranks - 1, advice=advice), ranks

@@ -28,6 +28,9 @@ class Poisson(TruncatingSampler, type_name="poisson"):
       costs work and memory proportional to its expected size.
     """
 
+    def _least_memory(self, num_examples: int) -> int:
+        return 8 * (num_examples // self.steps)  # of one batch
+
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         keystream = Keystream(key, *self._domain("gaps", epoch))
         dtype = index_dtype(num_examples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +25,15 @@ class Shuffle(Sampler, type_name="shuffle"):
       independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
     """
 
-    _bytes_per_example: ClassVar[int] = 12  # a word and an index to sort, and the result
-
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
         """Return the random order of an epoch: the batches are its parts, one after the other."""
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         self._check_memory(examples)
         keystream = Keystream(as_key(key), self.type_name, self.steps, "order", number)
         return random_order(keystream, examples, packed=examples < 2**32)
+
+    def _least_memory(self, num_examples: int) -> int:
+        return 12 * num_examples  # word and index to sort, and the result
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         order, cut = self.order(num_examples, key, epoch), even_cuts(num_examples, self.steps)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler, check_epoch
-from ballsbins.samplers.identities import KeyedHash, require_bytes
+from ballsbins.samplers.identities import KeyedHash, check_identities
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
 from ballsbins.samplers.physical import IndexArray, truncate
@@ -68,17 +68,17 @@ class TruncatingSampler(Sampler):
         return (self.type_name, self.steps, purpose, self._epoch_domain(epoch))
 
     def truncation_words(
-        self, key: Key | bytes | int, epoch: int, step: int, identities: IndexArray | Sequence[bytes]
+        self, key: Key | bytes | int, epoch: int, step: int, identities: NDArray[np.integer] | Sequence[bytes]
     ) -> NDArray[np.uint64]:
         """Return the 64-bit word of each example for truncating the batch of a step: the smallest are kept.
 
         Every engine that keeps the `max_batch_size` smallest, ties by identity, keeps the same examples.
         """
         secret, number = as_key(key), self._check_step(step)
-        if isinstance(identities, np.ndarray):
-            return Keystream(secret, *self._domain("truncate", epoch)).words64_at(number, identities)
-        require_bytes(identities)
-        words = KeyedHash(secret, *self._domain("truncate bytes", epoch)).words(identities, salt=number)
+        checked = check_identities(identities, MAX_EXAMPLES)
+        if isinstance(checked, np.ndarray):
+            return Keystream(secret, *self._domain("truncate", epoch)).words64_at(number, checked)
+        words = KeyedHash(secret, *self._domain("truncate bytes", epoch)).words(checked, salt=number)
         return words[:, 0] | words[:, 1].astype(np.uint64) << np.uint64(32)
 
     def _truncated(self, draw: Draw, key: Key, epoch: int) -> Draw:
