@@ -22,7 +22,7 @@ import numpy as np
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero
 from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull
-from ballsbins.accounting.tilted import Atoms, Cumulants, Sheet, compose
+from ballsbins.accounting.tilted import Atoms, Cumulants, Sheet, compose, log_infinity
 from ballsbins.errors import AccuracyError
 
 MAX_NODES = 300_000  # points of one factor
@@ -75,7 +75,7 @@ class _Look:
         return float(self.epsilon[below[0] if below.size else -1])
 
     def spacing(self, finer: float) -> Callable[[float], float]:
-        """How wide cells may be at ε: in proportion to ε, and such that δ changes little from cell to cell."""
+        """How wide cells may be at ε: in proportion to ε, and such that δ changes little over one."""
         limits = {}
         for direction in DIRECTIONS:
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -112,6 +112,8 @@ class _Lattice:
     above: list[tuple[Pair, int]]
     sheets: dict[tuple[Direction, bool], list[Sheet]]
 
+    accuracy: Accuracy
+
     def log_delta(self, epsilon: Array, direction: Direction, *, upper: bool) -> tuple[Array, Array]:
         """Bound on log δ and −dlog δ/dε at increasing ε ≥ 0."""
         sheets = self.sheets.setdefault((direction, upper), [])
@@ -127,7 +129,9 @@ class _Lattice:
             left = np.flatnonzero(np.isnan(value))
             if not left.size:
                 return value, slope
-            sheets.insert(0, compose(pairs, float(epsilon[left[0]]), float(epsilon[left[-1]]), upper=upper))
+            start, stop = float(epsilon[left[0]]), float(epsilon[left[-1]])
+            accuracy = float(self.accuracy.at(epsilon[left[:1]])[0])
+            sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
 
 
 class ComposedCurve:
@@ -250,7 +254,7 @@ class ComposedCurve:
                     low, high = bracket(curve, h, points)
                     below.append((low, count))
                     above.append((high, count))
-                return _Lattice(h, floor, finer, below, above, {})
+                return _Lattice(h, floor, finer, below, above, {}, self.accuracy)
             except TooCoarse:
                 h, finer = h / 3, finer / 2
         raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
@@ -282,6 +286,10 @@ class ComposedCurve:
                 with np.errstate(invalid="ignore"):
                     value = np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper)
                 return lower, value, upper
+            floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
+            if floor < lattice.floor:
+                lattice = self._build(lattice.h, floor, lattice.finer)
+                continue
             ratio = float(np.max((upper - lower)[matters] / wanted[matters]))
             if ratio > 0.7 * worst:
                 raise AccuracyError(
@@ -295,6 +303,17 @@ class ComposedCurve:
                 lattice = self._build(lattice.h * factor, lattice.floor, lattice.finer * factor)
             except AccuracyError as error:
                 raise AccuracyError(f"{error} The bounds are {ratio:.2g} times too far apart now.") from None
+
+    @staticmethod
+    def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
+        """The floor, lowered if δ is less than was guessed and what was cut off shows in the upper bound."""
+        pairs = [(pair.swapped if direction == ADD else pair, count) for pair, count in lattice.above]
+        finite = np.isfinite(lower)
+        if lattice.floor <= LEAST_LOG or not finite.any():
+            return lattice.floor
+        allowed = float(np.min(lower[finite] + np.log(0.05 * np.minimum(wanted[finite], 1.0))))
+        excess = log_infinity(pairs) - allowed
+        return max(LEAST_LOG, lattice.floor - 4 - excess) if excess > 0 else lattice.floor
 
 
 def _other(direction: Direction) -> Direction:

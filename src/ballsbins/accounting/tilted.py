@@ -8,7 +8,8 @@ e^{θε−κ}, and
     δ(ε) = e^{κ−θε} Σ_{ε_k>ε} r̃_k e^{−θ(ε_k−ε)} (1 − e^{−(ε_k−ε)})  +  (mass at infinity).
 
 With κ′(θ) = ε the sum is over the *bulk* of r̃, so that an absolute error of 10⁻¹⁵ in r̃ is a relative one in
-δ, however small δ is. One θ serves all ε within a few tilted standard deviations.
+δ, however small δ is. Less tilt does as long as δ's share of r̃ stays well above rounding, and one θ serves a
+range of ε.
 
 What is bounded (Higham, Accuracy and Stability of Numerical Algorithms, thm 24.2: ‖fft(x) − computed‖₂ ≤
 e_N‖fft(x)‖₂ with e_N ≈ 7u·log₂N):
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,6 @@ from ballsbins.accounting.discretize import Pair, suffix_sums
 from ballsbins.errors import AccuracyError
 
 MAX_CELLS = 2**23
-REACH = 4.0  # tilted standard deviations around its mean that one θ serves
-_OUTSIDE = 32.0  # −log of the mass that may lie outside of the window
 _U = 2.0**-53
 _LUMPS = 2048
 
@@ -139,6 +138,7 @@ class Sheet:
     )
     log_tail: Array  # log Σ_{j≥k} r̃_j e^{−(1+θ)(ε_j−ε_k)}
     log_slack: float  # log of what is added to (upper) or taken from (lower) the sum besides D
+    noise: float  # what D amounts to in the sum, at most
     relative: float  # log of the factor on the whole, added or taken
     log_infinity: float
     upper: bool
@@ -164,33 +164,86 @@ class Sheet:
             total = below + np.log(-np.expm1(np.minimum(slack - below, 0.0))) - self.relative
         return np.where(np.isnan(total), -np.inf, np.minimum(total, 0.0)), slope
 
+    def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array]:
+        """How much of log δ(ε) rounding and the window cost, roughly, and how much each may."""
+        k = np.clip(np.floor(epsilon / self.h).astype(np.int64) + 1 - self.first, 0, self.log_value.size - 1)
+        bulk = np.logaddexp(self.log_value[k], self.log_tail[k] - 40)
+        noise = np.exp(np.minimum(math.log(self.noise) - bulk, 300.0))
+        missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
+        _, slope = self.log_delta(epsilon)
+        return noise, missed, 0.1 * np.maximum(slope * accuracy, 1e-6)
+
+    def last_good(self, accuracy: float) -> float:
+        """The largest ε, of those this sheet is meant for, up to which it costs no more than it may."""
+        candidates = np.linspace(self.start, self.stop, 33)
+        noise, missed, allowed = self.costs(candidates, accuracy)
+        bad = np.flatnonzero(np.maximum(noise, missed) > allowed)
+        return float(candidates[max(0, bad[0] - 1) if bad.size else -1])
+
     def _tail(self, k: NDArray[np.int64]) -> Array:
         return np.where(k < self.log_tail.size, self.log_tail[np.minimum(k, self.log_tail.size - 1)], -np.inf)
 
 
-def compose(pairs: Sequence[tuple[Pair, int]], epsilon: float, stop: float, *, upper: bool) -> Sheet:
-    """The curve of Π pair_j^{n_j} in the direction (P, Q), from ε up to at most `stop`."""
+def compose(
+    pairs: Sequence[tuple[Pair, int]], epsilon: float, stop: float, *, accuracy: float, upper: bool
+) -> Sheet:
+    """The curve of Π pair_j^{n_j} in the direction (P, Q), from ε up to at most `stop`.
+
+    `accuracy` is what is wanted in ε: rounding and window are to cost at most a tenth of it. The first tilt
+    and window are estimates; if what they cost turns out to be more, the tilt moves to the saddlepoint and
+    the window grows.
+    """
     h = pairs[0][0].h
     atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
-    steps = sum(count for _, count in pairs)
     cumulants = Cumulants([a.lumped() for a in atoms])
-    theta, start, stop, deviation = _choose_tilt(cumulants, epsilon, stop, 40 / h)
-    kappa = sum(a.count * a.log_moment(theta) for a in atoms)
-    low, below = _edge(atoms, cumulants, theta, deviation, sign=-1)
-    high, above = _edge(atoms, cumulants, theta, deviation, sign=+1)
-    low, high = min(low, start), max(high, stop)
+    saddle = cumulants.solve(epsilon, 40 / h)
+    theta, share = _least_tilt(cumulants, epsilon, saddle, h)
+    outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
+    for _ in range(4):
+        sheet = _compose(pairs, atoms, cumulants, theta, (epsilon, stop, outside), upper=upper)
+        noise, missed, allowed = sheet.costs(np.array([epsilon]), accuracy)
+        if max(noise[0], missed[0]) <= allowed[0]:
+            break
+        if noise[0] > allowed[0]:
+            theta = 0.5 * (theta + saddle) if theta < 0.7 * saddle else saddle
+        if missed[0] > allowed[0]:
+            outside = min(80.0, outside + 3 + math.log(missed[0] / allowed[0]))
+    return replace(sheet, stop=sheet.last_good(accuracy))
+
+
+def _compose(
+    pairs: Sequence[tuple[Pair, int]],
+    atoms: Sequence[Atoms],
+    cumulants: Cumulants,
+    theta: float,
+    span: tuple[float, float, float],
+    *,
+    upper: bool,
+) -> Sheet:
+    epsilon, stop, outside = span
+    h = pairs[0][0].h
+    kappa, mean, variance = cumulants.at(theta)
+    deviation = math.sqrt(variance)
+    stop = min(stop, max(mean + 6 * deviation, epsilon))
+    low, below = _edge(atoms, cumulants, theta, deviation, -outside)
+    edge, above = _edge(atoms, cumulants, theta, deviation, outside)
+    low, edge = min(low, epsilon), max(edge, stop)
+    # Cells from ε up to `high` are read. The weight of what is above them is at most e^{−θ(high−ε)}, and what
+    # is above ε plus the length of the window is wrapped into them.
+    high = min(edge, stop + outside / theta) if theta > 0 else edge
+    missed = above if high == edge else np.logaddexp(above, -outside - _log_peak(theta))
     first = math.floor(low / h) - 1
-    cells = math.ceil(high / h) + 2 - first
+    cells = math.ceil(max(high - low, edge - epsilon) / h) + 4
     if cells > MAX_CELLS:
         raise AccuracyError(
             f"A grid of {h:.1e} in ε needs {cells:,} cells to hold the composed loss, more than "
             f"{MAX_CELLS:,}. Ask for less accuracy in ε."
         )
-    n = int(fft.next_fast_len(cells, real=True))
-    r, noise, rounding = _convolve(pairs, atoms, theta, n=n, first=first)
-    # Only what lies above `start` counts, and nothing where e^{−θ(ε_k−stop)} is below e^−60.
-    skip = max(0, math.floor(start / h) - first)
-    reach = min(cells, math.ceil((stop + 60 / theta) / h) + 2 - first) if theta > 0 else cells
+    kappa = sum(a.count * a.log_moment(theta) for a in atoms)
+    r, noise, rounding = _convolve(
+        pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first
+    )
+    skip, reach = max(0, math.floor(epsilon / h) - first), math.ceil(high / h) + 2 - first
     window, first = r[skip:reach], first + skip
     with np.errstate(divide="ignore"):
         log_r = np.log(np.maximum(window, 0.0) + noise if upper else np.maximum(window - noise, 0.0))
@@ -198,43 +251,74 @@ def compose(pairs: Sequence[tuple[Pair, int]], epsilon: float, stop: float, *, u
     log_tail = suffix_sums(log_r, (1 + theta) * ramp)
     log_value = np.full(log_r.size, -np.inf)
     log_value[:-1] = suffix_sums(log_tail[1:] + math.log(-math.expm1(-h)), theta * ramp[1:]) - theta * h
-    weight = theta * math.log(theta) - (1 + theta) * math.log1p(theta) if theta > 0 else 0.0
-    outside = np.logaddexp(above, -60.0 - weight) if upper else np.logaddexp(above, below)
+    missed = missed if upper else np.logaddexp(above, below)
+    steps = sum(count for _, count in pairs)
     relative = rounding + sum(count * pair.relative_error for pair, count in pairs)
-    infinity = [math.log(count) + pair.log_p_infinity for pair, count in pairs]
     return Sheet(
-        h, first, start, stop, theta, kappa, log_value, log_tail, float(outside + weight),
-        relative + 8 * _U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
-        float(np.logaddexp.reduce(infinity)), upper,
-    )  # fmt: skip
+        h=h,
+        first=first,
+        start=epsilon,
+        stop=stop,
+        theta=theta,
+        kappa=kappa,
+        log_value=log_value,
+        log_tail=log_tail,
+        log_slack=float(missed + _log_peak(theta)),
+        noise=noise
+        * min(1 / (-math.expm1(-theta * h) * (1 + theta)) if theta > 0 else math.inf, reach - skip),
+        relative=relative + 8 * _U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
+        log_infinity=log_infinity(pairs),
+        upper=upper,
+    )
 
 
-def _choose_tilt(
-    cumulants: Cumulants, epsilon: float, stop: float, largest: float
-) -> tuple[float, float, float, float]:
-    """θ, the range of ε it serves and the tilted standard deviation, for a range that starts at ε."""
-    _, mean, variance = cumulants.at(0.0)
-    deviation = math.sqrt(variance)
-    if epsilon <= mean + REACH * deviation / 2:
-        return 0.0, epsilon, min(stop, mean + REACH * deviation), deviation
-    theta = cumulants.solve(epsilon, largest)
-    deviation = math.sqrt(cumulants.at(theta)[2])
-    if stop > epsilon:
-        theta = cumulants.solve(epsilon + min(REACH * deviation, (stop - epsilon) / 2), largest)
-        _, mean, variance = cumulants.at(theta)
-        deviation = math.sqrt(variance)
-        stop = max(epsilon, min(stop, mean + REACH * deviation))
-    return theta, epsilon, stop, deviation
+def _log_peak(theta: float) -> float:
+    """Log max_x e^{−θx}(1−e^{−x})."""
+    return theta * math.log(theta) - (1 + theta) * math.log1p(theta) if theta > 0 else 0.0
+
+
+def log_infinity(pairs: Sequence[tuple[Pair, int]]) -> float:
+    """Log of the mass of the product of P where that of Q has none, or a little more."""
+    return float(np.logaddexp.reduce([math.log(count) + pair.log_p_infinity for pair, count in pairs]))
+
+
+def _least_tilt(cumulants: Cumulants, epsilon: float, saddle: float, h: float) -> tuple[float, float]:
+    """The least θ at which rounding should not matter at ε, and the log of δ's share of r̃ there.
+
+    At tilt θ that share is e^{log δ(ε) − κ(θ) + θε}, and rounding in r̃ about 10⁻¹⁴·n·√(deviation/h) of its
+    maximum. A small θ is better: rare large losses are then rare in r̃ too, and the window is small.
+    """
+    _, _, variance = cumulants.at(0.0)
+    steps = sum(a.count for a in cumulants.atoms)
+    noise = math.log(2e-14 * steps * math.sqrt(max(math.sqrt(variance) / h, 1.0)))
+    margin = min(max(math.log(1e-5) - noise, 1.0), 14.0)
+    kappa, _, variance = cumulants.at(saddle)
+    log_delta = (
+        kappa - saddle * epsilon - math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
+    )
+
+    def share(theta: float) -> float:
+        return min(0.0, log_delta - cumulants.at(theta)[0] + theta * epsilon)
+
+    if share(0.0) > -margin:
+        return 0.0, share(0.0)
+    low, high = 0.0, saddle
+    for _ in range(8):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if share(middle) > -margin else (middle, high)
+    return high, share(high)
 
 
 def _edge(
-    atoms: Sequence[Atoms], cumulants: Cumulants, theta: float, deviation: float, *, sign: int
+    atoms: Sequence[Atoms], cumulants: Cumulants, theta: float, deviation: float, outside: float
 ) -> tuple[float, float]:
     """Where the window may end on one side, and the log of the tilted mass beyond (Chernoff), or the end of
     all mass.
 
-    For t > 0, the tilted mass above x is at most e^{κ(θ+t)−κ(θ)−tx}: solve for x at mass e^{−_OUTSIDE}.
+    For t > 0, the tilted mass above x is at most e^{κ(θ+t)−κ(θ)−tx}: solve for x at mass e^{−|outside|}. The
+    sign of `outside` is that of the side.
     """
+    sign = math.copysign(1.0, outside)
     support = sum(a.count * float(a.epsilon[-1] if sign > 0 else a.epsilon[0]) for a in atoms)
     if deviation == 0:
         return support, -math.inf
@@ -242,7 +326,7 @@ def _edge(
     rough = cumulants.at(theta)[0]
     for power in range(-6, 31):
         t = sign * 2 ** (power / 2) / deviation
-        x = (cumulants.at(theta + t)[0] - rough + _OUTSIDE) / t
+        x = (cumulants.at(theta + t)[0] - rough + abs(outside)) / t
         if sign * x < sign * edge:
             best, edge = t, x
     if sign * support <= sign * edge:
@@ -260,15 +344,16 @@ def _convolve(
     for (pair, count), a in zip(pairs, atoms, strict=True):
         log_moment = a.log_moment(theta)
         tilted = np.exp(a.log_p + theta * a.epsilon - log_moment)
-        with np.errstate(invalid="ignore"):
-            size = tilted * (np.abs(a.log_p) + theta * np.abs(a.epsilon))
-        rounding += 2 * _U * count * (float(np.nansum(size)) + abs(log_moment) + 4)
-        centre = round(float(tilted @ a.epsilon) / pair.h)
-        index = (pair.index - centre) % n
-        wrapped = np.bincount(index, weights=tilted, minlength=n)
+        size = float(tilted @ (np.abs(a.log_p) + theta * np.abs(a.epsilon)))
+        rounding += 2 * _U * count * (size + abs(log_moment) + 4)
+        # The largest atom goes to cell 0, where its transform is a constant and has no rounding error.
+        largest = int(tilted.argmax())
+        centre = int(pair.index[largest])
         offset += count * centre
-        spectra.append((fft.rfft(wrapped), count))
-        norms.append(float(np.linalg.norm(wrapped)))
+        atom, tilted[largest] = tilted[largest], 0.0
+        wrapped = np.bincount((pair.index - centre) % n, weights=tilted, minlength=n)
+        spectra.append((fft.rfft(wrapped) + atom, count))
+        norms.append(float(np.linalg.norm(wrapped)) + 2 * _U / bound)
     product = _power(*spectra[0])
     for z, count in spectra[1:]:
         product = product * _power(z, count)
