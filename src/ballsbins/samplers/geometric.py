@@ -13,10 +13,11 @@ decide the answer unless the quotient lies within `_MARGIN · T` of an integer o
 answers are therefore distributed exactly, and are the same on every platform.
 
 The margin. With w the first 64 bits, 2⁴⁸ ≤ w, u = w · 2⁻⁶⁴ in double precision has a relative error below
-2⁻⁵³ + 2⁻⁴⁸ with respect to U, hence log u an absolute one of as much. Let `numpy.log` err by at most 8 units
-in the last place (it claims fewer than 4), 1/log1p(−1/T) by 4 and the product by 1: with |log u| < 11.1 that
-adds 11.1 · 13 · 2⁻⁵³. Divided by |log(1 − p)| ≥ 1/T the error of the quotient is below 2⁻⁴⁵ · T. The margin
-is twice that.
+2⁻⁵³ + 2⁻⁴⁸ with respect to U, hence log u an absolute one of as much. Let `numpy.log` err by at most 4 units
+in the last place (0.61 was the worst of 300,000 values against 200 bits), 1/log1p(−1/T) by 4 (2.02 was the
+worst of 3,000 values of T) and the product by 1, each a relative 2⁻⁵²: with |log u| < 11.1 that adds
+11.1 · 9 · 2⁻⁵². Divided by |log(1 − p)| ≥ 1/T the error of the quotient is below 2⁻⁴⁵ · T. The margin is
+twice that. That `numpy.log` is so accurate everywhere is measured, not proved; all else is.
 """
 
 from __future__ import annotations
