@@ -93,13 +93,17 @@ def _steepness(epsilon: Array, s: float) -> Array:
     return 2 + (2 + 2 * np.abs(epsilon / s - 0.5 * s)) / s
 
 
-def poisson_curve(
-    noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
-) -> ComposedCurve | PoissonStepCurve:
-    """The privacy curve after `taken` steps (T·E of them after E epochs), each of q = 1/`steps`."""
-    step = PoissonStepCurve(noise_multiplier, steps)
-    return (
-        step
-        if taken == 1
-        else ComposedCurve([(step, taken)], accuracy, anchor=-math.log1p(-1 / steps) if steps > 1 else None)
-    )
+class PoissonCurve(ComposedCurve):
+    """The privacy curve after `taken` steps (T·E of them after E epochs), each with q = 1/`steps`."""
+
+    def __init__(
+        self, noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
+    ) -> None:
+        """With many steps the losses of a step gather at its least value, log(1 − q): the lattice meets that."""
+        self._step, self._taken = PoissonStepCurve(noise_multiplier, steps), taken
+        anchor = -math.log1p(-1 / steps) if steps > 1 else None
+        super().__init__([(self._step, taken)], accuracy, anchor=anchor)
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """One step in closed form, more by composition."""
+        return self._step.log_delta(epsilon, direction) if self._taken == 1 else super().log_delta(epsilon, direction)

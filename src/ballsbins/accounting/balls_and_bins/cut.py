@@ -147,7 +147,9 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     # the real axis up to X₂, or as far as there is Gaussian mass
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
     far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
-    end = np.minimum(sigma * x2, far)
+    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go all of it
+    drop = sigma**2 * (x1 - 0.5 * x1 * x1) - np.exp(np.minimum(log_r + s * far - 0.5 * s * s, 700.0)) + 0.5 * far * far
+    end = np.where(drop > _DECAY, np.minimum(sigma * x2, far), sigma * x2)
     axis = _along_axis(r, s, end, shift, np.where(centred, 2, np.where(near_one, 1, 0)), refine)
 
     # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins only if the axis reached X₂

@@ -129,16 +129,26 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex
     # The natural line serves where it converges; else up to x₂ if all that lies behind it is negligible, in the
     # centred forms also the Gaussian tails of "−1" and "+q".
     converges = phi - natural < np.pi / 2 - 0.3
-    end = np.where(converges, high, np.minimum(sigma * second.real, high))
-    swing = size * np.exp(np.minimum(s * end - 0.5 * s * s, 600.0))
-    behind = -swing * np.cos(phi - natural) - 0.5 * end**2 + 0.5 * (sigma * natural) ** 2
     least = np.where(
         form == 2,
         2.0 * np.log(size * spread),
         np.where(form == 1, np.minimum(np.log(size), 0.0), (sigma**2 * (first - first * first / 2.0)).real),
     )
+
+    def swing(x: Real) -> Real:
+        return size * np.exp(np.minimum(s * x - 0.5 * s * s, 600.0))
+
+    def height(x: Real) -> Real:
+        return -swing(x) * np.cos(phi - natural) - 0.5 * x * x + 0.5 * (sigma * natural) ** 2
+
+    # near the meeting of the saddles the integrand is flatter than a Gaussian: go on, if need be to x₂
+    turn = sigma * second.real
+    flat = (form == 0) & (height(high) > least - 42.0)
+    high = np.where(flat, np.where(converges, high + REACH, np.maximum(turn, high)), high)
+    end = np.where(converges, high, np.minimum(turn, high))
+    behind = height(end)
     negligible = (behind < least - 42.0) & ((form == 0) | (end >= high))
-    natural_line = (converges | negligible) & (swing * s * np.abs(np.sin(phi - natural)) < 30.0)
+    natural_line = (converges | negligible) & (swing(end) * s * np.abs(np.sin(phi - natural)) < 30.0)
     psi = np.where(natural_line, natural, psi)
     end = np.where(natural_line, end, high)
     straight = natural_line | (excess < 3.5)

@@ -1,0 +1,59 @@
+"""Shuffling: what is known is a lower and an upper bound.
+
+Lower, the larger of two:
+- the pair that x ↦ max_t x_t induces on the pair of proposition S-dominated (means 2 and 1), i.e. the paper's S_C
+  bound with C optimised; several epochs by composing that pair, rounded so that it stays dominated
+  (`lower_bound`, `composition`);
+- δ_B, which proposition B-vs-S-and-D shows to be no larger, over as many epochs.
+Upper: Deterministic's, since any fixed assignment of examples to batches is that (the same proposition).
+
+The two may be far apart. `value` is the upper one: whoever trains with shuffled batches can rely on no less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
+from ballsbins.accounting.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.curve import Array, Curve, Direction, Interval
+from ballsbins.accounting.deterministic import GaussianCurve
+
+
+class ShuffleCurve:
+    """Bounds on the privacy curve of `epochs` shuffled epochs, the first `whole` of them with all `steps`.
+
+    `balls_and_bins` is the curve of balls-and-bins with the same noise, steps and epochs.
+    """
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        epochs: int,
+        whole: int,
+        balls_and_bins: Curve,
+        accuracy: Accuracy | None = None,
+    ) -> None:
+        """An unfinished last epoch counts for the upper bound and for balls-and-bins, not for S_C."""
+        self._upper = GaussianCurve(noise_multiplier, epochs)
+        self._lower: list[Curve] = [balls_and_bins]
+        one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
+        if whole == 1:
+            self._lower.append(one)
+        elif whole > 1:
+            self._lower.append(ComposedCurve([(one, whole)], accuracy))
+
+    @property
+    def method(self) -> str:
+        return "bounds"
+
+    @property
+    def confidence(self) -> float:
+        return min(curve.confidence for curve in self._lower)
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """The larger lower bound, and the upper bound as value."""
+        upper = self._upper.log_delta(epsilon, direction).upper
+        lower = np.max([curve.log_delta(epsilon, direction).lower for curve in self._lower], axis=0)
+        return Interval(np.minimum(lower, upper), upper, upper)
