@@ -106,4 +106,8 @@ class PoissonCurve(ComposedCurve):
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """One step in closed form, more by composition."""
-        return self._step.log_delta(epsilon, direction) if self._taken == 1 else super().log_delta(epsilon, direction)
+        return (
+            self._step.log_delta(epsilon, direction)
+            if self._taken == 1
+            else super().log_delta(epsilon, direction)
+        )

@@ -1,8 +1,8 @@
 """Shuffling: what is known is a lower and an upper bound.
 
 Lower, the larger of two:
-- the pair that x ↦ max_t x_t induces on the pair of proposition S-dominated (means 2 and 1), i.e. the paper's S_C
-  bound with C optimised; several epochs by composing that pair, rounded so that it stays dominated
+- the pair that x ↦ max_t x_t induces on the pair of proposition S-dominated (means 2 and 1), i.e. the paper's
+  S_C bound with C optimised; several epochs by composing that pair, rounded so that it stays dominated
   (`lower_bound`, `composition`);
 - δ_B, which proposition B-vs-S-and-D shows to be no larger, over as many epochs.
 Upper: Deterministic's, since any fixed assignment of examples to batches is that (the same proposition).

@@ -7,17 +7,17 @@ balls-and-bins (a, b) = (1, 0) (eq. bnb-lb of the paper), for shuffling (2, 1) (
 
     remove: P(max ≥ C) − e^ε Q(max ≥ C),        add: Q(max < C) − e^ε P(max < C),
 
-at the best C. As a function of K = e^ε the supremum over C is convex and lies between (1−K)₊ and 1: the curve of
-a pair, which every pair that max is a post-processing of dominates; the two directions are that pair and its
-reverse. So it may be composed over epochs like any exact curve.
+at the best C. As a function of K = e^ε the supremum over C is convex and lies between (1−K)₊ and 1: the curve
+of a pair, which every pair that max is a post-processing of dominates; the two directions are that pair and
+its reverse. So it may be composed over epochs like any exact curve.
 
 The best C solves f_P(C) = e^{±ε} f_Q(C), with densities of the maximum
 
     f_P/f_Q = [A·Φ₀ + (T−1)·Φ_a] / [B·Φ₀ + (T−1)·Φ_b],   A = φ_a/φ₀ = e^{aC/σ² − a²/2σ²},  B likewise,
 
-increasing in C. All probabilities are in logs, with Φ from the right tail, so T = 10¹² and tiny δ are fine. The
-value at any C is a valid lower bound; near the best one it is flat: an error of 10⁻⁹ in the log-ratio is one of
-10⁻¹⁸ in δ, relative to its two terms. Those cancel, by the factor that the stated error contains.
+increasing in C. All probabilities are in logs, with Φ from the right tail, so T = 10¹² and tiny δ are fine.
+The value at any C is a valid lower bound; near the best one it is flat: an error of 10⁻⁹ in the log-ratio is
+one of 10⁻¹⁸ in δ, relative to its two terms. Those cancel, by the factor that the stated error contains.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class MaximumCurve:
     def _threshold(self, log_ratio: Array) -> Array:
         """C with log f_P/f_Q = log_ratio: a bracket from a table, then false position (Illinois)."""
         sigma, gap = self.noise_multiplier, self.mean_p - self.mean_q
-        reach = 60 * sigma + self.mean_p + (float(np.max(np.abs(log_ratio), initial=0.0)) + 60) * sigma**2 / gap
+        reach = (
+            60 * sigma + self.mean_p + (float(np.max(np.abs(log_ratio), initial=0.0)) + 60) * sigma**2 / gap
+        )
         table = np.linspace(-reach, reach, 4001)
         known = np.maximum.accumulate(self._log_density_ratio(table))
         k = np.clip(np.searchsorted(known, log_ratio), 1, table.size - 1)

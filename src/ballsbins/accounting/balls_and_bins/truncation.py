@@ -1,13 +1,13 @@
 """Batches truncated to at most B examples: what it costs, and the least B for a share of δ.
 
-A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B, nothing changes,
-so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
+A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B, nothing
+changes, so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
 
     δ_truncated(ε) ≤ δ(ε) + (1 + e^ε)·p,     p = batches·Pr[Bin(n, 1/T) > B] ,
 
-with as many batches as are drawn (fixed bins are drawn once). The sum falls and then rises in ε, whereas δ itself
-only falls: so its least value up to ε is the bound at ε. It is not the curve of a pair: composition goes first,
-truncation last.
+with as many batches as are drawn (fixed bins are drawn once). The sum falls and then rises in ε, whereas δ
+itself only falls: so its least value up to ε is the bound at ε. It is not the curve of a pair: composition
+goes first, truncation last.
 
 **Tail.** With k = B + 1 > nq,
 
@@ -18,8 +18,8 @@ cut off with its geometric bound, and b(k) by Loader's saddlepoint form
     log b(k) = s(n) − s(k) − s(n−k) − D(k, nq) − D(n−k, n(1−q)) + ½ log(n/(2πk(n−k))),
     D(x, m) = x log(x/m) + m − x,   s(n) = log n! − (n+½) log n + n − ½ log 2π ,
 
-which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹, more than its
-error.
+which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹, more than
+its error.
 """
 
 from __future__ import annotations
