@@ -39,9 +39,20 @@ def refused(name, value, call):
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("bad", [0, -1, 2**31, *NOT_INTEGERS])
+@pytest.mark.parametrize("bad", [0, -1, 10**12 + 1, *NOT_INTEGERS])
 def test_steps(kind, bad):
     refused("steps", bad, lambda: kind(bad))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_steps_that_can_be_accounted_for_but_not_drawn(kind):
+    assert kind(10**12).steps == 10**12
+    refused("steps", 2**31, lambda: kind(2**31).batches(10, 1))
+
+
+def test_bins_that_cannot_be_counted():
+    refused("steps", 2**31, lambda: BallsAndBins(2**31).bin_of(1, 0, 5))
+    refused("steps", 2**31, lambda: BallsAndBins(2**31).bin_of(1, 0, b"row"))
 
 
 @pytest.mark.parametrize("kind", ALL)

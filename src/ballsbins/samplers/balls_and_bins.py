@@ -76,6 +76,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return int(self.bins(key, epoch, index, index + 1)[0])
 
     def _epoch_domain(self, epoch: int) -> int | str:
+        self._check_drawn_steps()
         number = check_epoch(epoch)
         return number if self.redraw else "every"
 

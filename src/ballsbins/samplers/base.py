@@ -19,7 +19,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.physical import IndexArray, check_rank, rank_slice
 
-MAX_STEPS = 2**31 - 1  # bins are counted in 32-bit integers
+MAX_STEPS = 10**12  # of a sampler that is only accounted for
+MAX_DRAWN_STEPS = 2**31 - 1  # of one whose batches are drawn: bins are counted in 32-bit integers
 MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
 MAX_EPOCH = 2**63 - 1
 
@@ -59,6 +60,7 @@ class Sampler(ABC):
         The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and
         the step. An integer as `key` is a seed for experiments and not secret. Use one key for one run.
         """
+        self._check_drawn_steps()
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = validate.integer("start", start, 0, self.steps, advice=advice)
@@ -95,6 +97,11 @@ class Sampler(ABC):
         shown = [(field.name, getattr(self, field.name)) for field in fields(self)]
         inside = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
         return f"{type(self).__name__}({inside})"
+
+    def _check_drawn_steps(self) -> None:
+        """Refuse to draw more batches than can be counted; accounting knows no such limit."""
+        advice = "So many batches can be accounted for, but not drawn: use larger batches."
+        validate.integer("steps", self.steps, 1, MAX_DRAWN_STEPS, advice=advice)
 
     def _check_step(self, step: int) -> int:
         """Return `step` if the epoch has it."""
