@@ -48,7 +48,7 @@ class Accuracy:
         return np.maximum(self.relative * np.abs(epsilon), self.absolute)
 
 
-class _Look:
+class Look:
     """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
 
     def __init__(self, curve: Curve) -> None:
@@ -152,7 +152,8 @@ class ComposedCurve:
         self.accuracy = accuracy or Accuracy()
         self._method = method
         self._anchor = anchor
-        self._looks: list[_Look] = []
+        self._looks: list[Look] = []
+        self._coarse: dict[Direction, Cumulants] = {}
         self._lattices: list[_Lattice] = []
 
     @property
@@ -182,8 +183,7 @@ class ComposedCurve:
 
     def _saddles(self, epsilon: Array, direction: Direction) -> list[tuple[float, float]]:
         """The guess of log δ, and the tilt θ there, at each ε."""
-        counted = zip(self._look(), self._counts, strict=True)
-        cumulants = Cumulants([look.atoms(count, direction) for look, count in counted])
+        cumulants = self._cumulants(direction)
         guesses = []
         for e in epsilon:
             theta = cumulants.solve(float(e), 1e6)
@@ -196,13 +196,27 @@ class ComposedCurve:
             guesses.append((min(0.0, guess), theta))
         return guesses
 
+    def _cumulants(self, direction: Direction) -> Cumulants:
+        known = self._coarse.get(direction)
+        if known is None:
+            counted = zip(self._look(), self._counts, strict=True)
+            known = Cumulants([look.atoms(count, direction) for look, count in counted])
+            self._coarse[direction] = known
+        return known
+
+    @property
+    def scale(self) -> float:
+        """An ε of the size that matters: four standard deviations above the mean loss."""
+        _, mean, variance = self._cumulants(REMOVE).at(0.0)
+        return max(mean, 0.0) + 4 * math.sqrt(variance)
+
     @property
     def _counts(self) -> list[int]:
         return [count for _, count in self._parts]
 
-    def _look(self) -> list[_Look]:
+    def _look(self) -> list[Look]:
         if not self._looks:
-            self._looks = [_Look(curve) for curve, _ in self._parts]
+            self._looks = [Look(curve) for curve, _ in self._parts]
             self._settle(-60.0)
         return self._looks
 
@@ -212,7 +226,10 @@ class ComposedCurve:
         for look in self._looks:
             for direction in DIRECTIONS:
                 look.reach(direction, floor)
-        return before == [look.epsilon[-1] for look in self._looks]
+        if before == [look.epsilon[-1] for look in self._looks]:
+            return True
+        self._coarse = {}
+        return False
 
     def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
         """The spacing h to start with, and the log δ below which tails are cut off.

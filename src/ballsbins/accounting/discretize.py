@@ -289,11 +289,15 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
     return np.clip(worst + 16 * _ULP, 0.0, 1.0)
 
 
-def bracket(curve: Curve, h: float, index: NDArray[np.int64]) -> tuple[Pair, Pair]:
-    """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside)."""
+def bracket(curve: Curve, h: float, index: NDArray[np.int64], margin: float = 0.0) -> tuple[Pair, Pair]:
+    """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside).
+
+    With a `margin` the bounds of the curve are moved apart by that factor first.
+    """
     between = index[:-1, None] + np.diff(index)[:, None] * (np.arange(FINE) / FINE)
     fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
     lower, upper = out_of_the_money(curve, fine)
+    lower, upper = lower - margin, upper + margin
     above = _finish(h, index, upper[::FINE], upper=True)
     deficits = cell_deficits(lower, upper, fine, FINE * int(np.searchsorted(index, 0)))
     beta = np.maximum(np.append(1.0, deficits), np.append(deficits, 1.0))

@@ -99,7 +99,7 @@ class PoissonCurve(ComposedCurve):
     def __init__(
         self, noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
     ) -> None:
-        """With many steps the losses of a step gather at its least value, log(1 − q): the lattice meets that."""
+        """With many steps the losses gather at their least value, log(1 − q): the lattice meets it."""
         self._step, self._taken = PoissonStepCurve(noise_multiplier, steps), taken
         anchor = -math.log1p(-1 / steps) if steps > 1 else None
         super().__init__([(self._step, taken)], accuracy, anchor=anchor)

@@ -173,12 +173,17 @@ class Sheet:
         _, slope = self.log_delta(epsilon)
         return noise, missed, 0.1 * np.maximum(slope * accuracy, 1e-6)
 
-    def last_good(self, accuracy: float) -> float:
-        """The largest ε, of those this sheet is meant for, up to which it costs no more than it may."""
-        candidates = np.linspace(self.start, self.stop, 33)
+    def good_range(self, epsilon: float, accuracy: float) -> tuple[float, float]:
+        """The ε around the one given, within start … stop, where the sheet costs no more than it may."""
+        candidates = np.unique(np.append(np.linspace(self.start, self.stop, 33), epsilon))
+        at = int(np.searchsorted(candidates, epsilon))
         noise, missed, allowed = self.costs(candidates, accuracy)
         bad = np.flatnonzero(np.maximum(noise, missed) > allowed)
-        return float(candidates[max(0, bad[0] - 1) if bad.size else -1])
+        left, right = bad[bad < at], bad[bad > at]
+        return (
+            float(candidates[left[-1] + 1 if left.size else 0]),
+            float(candidates[right[0] - 1 if right.size else -1]),
+        )
 
     def _tail(self, k: NDArray[np.int64]) -> Array:
         return np.where(k < self.log_tail.size, self.log_tail[np.minimum(k, self.log_tail.size - 1)], -np.inf)
@@ -198,9 +203,12 @@ def compose(
     cumulants = Cumulants([a.lumped() for a in atoms])
     saddle = cumulants.solve(epsilon, 40 / h)
     theta, share = _least_tilt(cumulants, epsilon, saddle, h)
+    # Nearby questions are likely to follow: serve a standard deviation around ε too.
+    around = min(math.sqrt(cumulants.at(saddle)[2]), 0.2 * epsilon)
+    span = (max(0.0, epsilon - around), max(stop, epsilon + around))
     outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
     for _ in range(4):
-        sheet = _compose(pairs, atoms, cumulants, theta, (epsilon, stop, outside), upper=upper)
+        sheet = _compose(pairs, atoms, cumulants, theta, (*span, outside), upper=upper)
         noise, missed, allowed = sheet.costs(np.array([epsilon]), accuracy)
         if max(noise[0], missed[0]) <= allowed[0]:
             break
@@ -208,7 +216,8 @@ def compose(
             theta = 0.5 * (theta + saddle) if theta < 0.7 * saddle else saddle
         if missed[0] > allowed[0]:
             outside = min(80.0, outside + 3 + math.log(missed[0] / allowed[0]))
-    return replace(sheet, stop=sheet.last_good(accuracy))
+    start, stop = sheet.good_range(epsilon, accuracy)
+    return replace(sheet, start=start, stop=stop)
 
 
 def _compose(
@@ -224,7 +233,7 @@ def _compose(
     h = pairs[0][0].h
     kappa, mean, variance = cumulants.at(theta)
     deviation = math.sqrt(variance)
-    stop = min(stop, max(mean + 6 * deviation, epsilon))
+    stop = min(stop, max(mean + 6 * deviation, 1.5 * epsilon))
     low, below = _edge(atoms, cumulants, theta, deviation, -outside)
     edge, above = _edge(atoms, cumulants, theta, deviation, outside)
     low, edge = min(low, epsilon), max(edge, stop)

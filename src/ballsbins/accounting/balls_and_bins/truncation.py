@@ -37,7 +37,7 @@ _SAFETY = 1e-9
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
     """An upper bound on log Pr[Bin(n, q) > B], tight to 10⁻⁹ where B is at least the mean; 0 below."""
-    if B >= n or q <= 0:
+    if n <= B or q <= 0:
         return -math.inf
     k = B + 1
     if q >= 1 or k <= n * q or k <= 0:
@@ -73,7 +73,7 @@ def _stirling_error(n: int) -> float:
 
 
 def _deviance(x: float, m: float) -> float:
-    """x log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
+    """X log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
     if abs(x - m) > 0.1 * (x + m):
         return x * math.log(x / m) + m - x
     v = (x - m) / (x + m)
@@ -87,7 +87,7 @@ def _deviance(x: float, m: float) -> float:
 
 
 def log_overflow_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
-    """log p, at most 0: an upper bound on the probability that any of `batches` batches has more than B."""
+    """Log p, at most 0: an upper bound on the probability that any of `batches` batches has more than B."""
     return min(0.0, math.log(batches) + log_binomial_tail(num_examples, 1 / steps, max_batch_size))
 
 
