@@ -29,7 +29,7 @@ MAX_NODES = 300_000  # points of one factor
 _DENSE = 300  # cells may grow to ε/_DENSE, and to the accuracy over the steepness of log δ
 LEAST_LOG = -1300.0  # tails below e^−1300 are not told from 0
 _RATIO = 1.15  # of the geometric grid that the first look uses
-_SMALLEST = 1e-9
+_SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
 _FLAT = 1e-6  # nor is log δ more closely than this, where the curve is so flat that ε has little meaning
 _SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
@@ -60,7 +60,8 @@ class Look:
         self._extend(1.0)
 
     def _extend(self, far: float) -> None:
-        start = max(self.epsilon[-1] * _RATIO, _SMALLEST)
+        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
+        start = max(self.epsilon[-1] * _RATIO, smallest)
         new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
         self.epsilon = np.concatenate([self.epsilon, new])
         for direction in DIRECTIONS:

@@ -1,0 +1,207 @@
+"""Rényi differential privacy of balls-and-bins, and the upper bound on δ that follows from it.
+
+With S the likelihood ratio of one epoch under Q (DESIGN.md §3: the mean of T log-normals Z_t of mean 1),
+
+    D_α(P‖Q) = log E[S^α] / (α−1)             (remove),
+    D_α(Q‖P) = log E[S^{−β}] / (α−1), β = α−1   (add).
+
+**remove, integer α.** E[S^α] = T^{−α} α! [x^α] (Σ_{j≤α} e^{j(j−1)s²/2} x^j/j!)^T: a power of a power series,
+by repeated squaring in logs. All coefficients are positive, so nothing cancels (the recurrence for a power
+has negative terms once α > T + 1). Between integers α ↦ log E[S^α] is convex: a chord is an upper bound.
+
+**add, any real β > 0.** E[S^{−β}] = 1/Γ(β) ∫₀^∞ θ^{β−1} L(θ/T)^T dθ with L(ω) = E e^{−ωZ}; both integrals by
+the trapezoidal rule, in log θ and in the Gaussian, where it converges geometrically. Steps are halved until
+the result stays the same to 10⁻⁹, which is then added.
+
+**δ from it** (Canonne, Kamath and Steinke 2020, prop. 12, as in dp_accounting): for every α > 1
+
+    log δ(ε) ≤ (α−1)·(E·D_α − ε + log(1 − 1/α)) − log α .
+
+It is far from tight and there for comparison: the exact curve is cheaper and better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import gammaln
+
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
+from ballsbins.accounting.deterministic import below_zero
+from ballsbins.errors import AccuracyError, InvalidInputError
+
+ORDERS: tuple[float, ...] = (
+    *(1 + x / 10 for x in range(1, 10)), *range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256,
+)  # fmt: skip
+_MOST = 1024
+_TOLERANCE = 1e-9
+
+
+def renyi_divergence(
+    noise_multiplier: float, steps: int, orders: Sequence[float], direction: Direction
+) -> Array:
+    """An upper bound on D_α of one epoch at each order α > 1, tight at integers (remove) or everywhere (add)."""
+    for alpha in orders:
+        if not 1 < alpha <= _MOST:
+            raise InvalidInputError(
+                "order", alpha, f"a number in (1, {_MOST}]", "Common orders are 2 to 256."
+            )
+    if direction == REMOVE:
+        logs = log_moments(noise_multiplier, steps, math.ceil(max(orders)))
+        lower = np.floor(orders).astype(int)
+        share = np.asarray(orders) - lower
+        upper = np.minimum(lower + 1, logs.size - 1)
+        chord = (1 - share) * logs[lower] + share * logs[upper]
+    else:
+        chord = np.array([log_inverse_moment(noise_multiplier, steps, alpha - 1) for alpha in orders])
+    return np.asarray(chord / (np.asarray(orders) - 1), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def log_moments(noise_multiplier: float, steps: int, most: int) -> Array:
+    """Log E[S^α] for α = 0 … `most`, from above."""
+    j = np.arange(most + 1)
+    power = 0.5 * j * (j - 1.0) / noise_multiplier**2 - gammaln(j + 1)
+    result = None
+    count = steps
+    while count:
+        if count & 1:
+            result = power if result is None else _times(result, power)
+        count >>= 1
+        if count:
+            power = _times(power, power)
+    assert result is not None
+    logs = result + gammaln(j + 1) - j * math.log(steps)
+    error = 1e-14 * (np.abs(result) + gammaln(j + 1) + j * math.log(steps)) * (1 + steps.bit_length())
+    error[:2] = 0.0
+    logs[:2] = 0.0  # E[1] = E[S] = 1
+    return np.asarray(np.maximum(logs, 0.0) + error, dtype=np.float64)
+
+
+def _times(a: Array, b: Array) -> Array:
+    """Log of the product of two power series with log coefficients a and b, cut off at their length."""
+    n = a.size
+    index = np.arange(n)
+    shift = index[:, None] - index[None, :]
+    terms = np.where(shift >= 0, a[None, :] + b[np.maximum(shift, 0)], -np.inf)
+    top = terms.max(axis=1)
+    return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)), dtype=np.float64)
+
+
+@lru_cache(maxsize=4096)
+def log_inverse_moment(noise_multiplier: float, steps: int, beta: float) -> float:
+    """Log E[S^{−β}] for real β > 0, from above."""
+    before = math.inf
+    for level in range(8):
+        value = _inverse_moment(noise_multiplier, steps, beta, 2.0**-level)
+        if abs(value - before) <= _TOLERANCE * (1 + abs(value)):
+            return value + _TOLERANCE * (1 + abs(value))
+        before = value
+    raise AccuracyError(
+        f"The Rényi divergence of order {beta + 1:g} at noise_multiplier={noise_multiplier:g}, steps={steps} cannot be "
+        "had to 9 digits. Use the exact curve."
+    )
+
+
+def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> float:
+    """Log of 1/Γ(β) ∫ e^{βy + T·log L(e^y/T)} dy; the integrand is log-concave in y = log θ."""
+
+    def exponent(y: Array) -> Array:
+        return beta * y + steps * _log_laplace(y - math.log(steps), sigma, refine)
+
+    low, high = -60.0 - 40 / beta, 60 + math.log(steps) + (12 * sigma + beta + 1) / sigma**2
+    while high - low > 0.1:
+        y = np.linspace(low, high, 33)
+        k = int(np.argmax(exponent(y)))
+        low, high = float(y[max(k - 1, 0)]), float(y[min(k + 1, 32)])
+    top = 0.5 * (low + high)
+    left, peak, right = exponent(np.array([top - 0.1, top, top + 0.1]))
+    step = refine * 0.7 / math.sqrt(max(100 * (2 * peak - left - right), 2.0))
+    ends = []
+    for sign in (-1, 1):
+        far = 2.0 * step
+        while exponent(np.array([top + sign * far]))[0] > peak - 45:
+            far *= 1.3
+        ends.append(far)
+    y = top + step * np.arange(-math.ceil(ends[0] / step), math.ceil(ends[1] / step) + 1)
+    blocks = [np.exp(exponent(y[k : k + 256]) - peak).sum() for k in range(0, y.size, 256)]
+    return float(peak + math.log(sum(blocks) * step) - gammaln(beta))
+
+
+def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
+    """Log L(ω) = log E exp(−ω e^{sg − s²/2}), around the g that matter; from L − 1 where that is small."""
+    s = 1 / sigma
+    # The exponent −ωe^{sg−s²/2} − g²/2 is largest at g = −w/s with w e^w = ωs²e^{−s²/2}; u = log w by Newton.
+    target = log_omega + 2 * math.log(s) - 0.5 * s * s
+    u = np.where(target > 1, np.log(np.maximum(target, 1.0)), np.minimum(target, 0.0))
+    for _ in range(30):
+        u = u - (np.exp(u) + u - target) / (np.exp(u) + 1)
+    centre = -np.exp(u) / s
+    result = np.empty(log_omega.size)
+    near = centre > -3
+    if near.any():
+        gap = refine * min(0.25, 0.5 / s)
+        g = np.arange(-14.0, 11.0 + s + gap, gap)
+        with np.errstate(over="ignore"):
+            loss = np.exp(log_omega[near, None] + s * g - 0.5 * s * s)
+        weight = np.exp(-0.5 * g * g) * gap / math.sqrt(2 * math.pi)
+        short = np.expm1(-loss) @ weight
+        with np.errstate(divide="ignore"):
+            plain = np.log(np.exp(-loss) @ weight)
+        result[near] = np.where(short > -0.5, np.log1p(np.maximum(short, -0.5)), plain)
+    if not near.all():
+        c = centre[~near, None]
+        width = 1 / np.sqrt(
+            1 - s * c
+        )  # curvature 1 + w; to the left it falls like e^{cΔ}, not like a Gaussian
+        left = max(12.0, float(np.max(50 / (-c * width))))
+        gap = 0.25 * refine
+        g = c + width * np.arange(-left, 12.0 + gap, gap)
+        with np.errstate(over="ignore"):
+            terms = -np.exp(log_omega[~near, None] + s * g - 0.5 * s * s) - 0.5 * g * g
+        most = terms.max(axis=1, keepdims=True)
+        total = np.exp(terms - most).sum(axis=1) * width[:, 0] * gap / math.sqrt(2 * math.pi)
+        result[~near] = most[:, 0] + np.log(total)
+    return result
+
+
+class RenyiCurve:
+    """The upper bound on the curve of `epochs` epochs that Rényi divergences give; its lower bound is trivial."""
+
+    def __init__(
+        self, noise_multiplier: float, steps: int, epochs: int = 1, orders: Sequence[float] = ORDERS
+    ) -> None:
+        """Divergences add up over epochs."""
+        self._alpha = np.asarray(orders, dtype=np.float64)
+        self._divergence = {
+            direction: epochs * renyi_divergence(noise_multiplier, steps, orders, direction)
+            for direction in (REMOVE, ADD)
+        }
+
+    @property
+    def method(self) -> str:
+        return "Rényi"
+
+    @property
+    def confidence(self) -> float:
+        return 1.0
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Log δ at the best order."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        other: Direction = ADD if direction == REMOVE else REMOVE
+        upper = np.where(
+            epsilon >= 0, self._best(np.abs(epsilon), direction), self._best(np.abs(epsilon), other)
+        )
+        upper = below_zero(epsilon, upper, np.zeros(epsilon.size)).upper
+        with np.errstate(divide="ignore"):
+            lower = np.log(np.maximum(-np.expm1(epsilon), 0.0))
+        return Interval(np.minimum(lower, upper), upper, upper)
+
+    def _best(self, epsilon: Array, direction: Direction) -> Array:
+        alpha = self._alpha[:, None]
+        slack = self._divergence[direction][:, None] - epsilon + np.log1p(-1 / alpha)
+        return np.asarray(np.minimum(((alpha - 1) * slack - np.log(alpha)).min(axis=0), 0.0))
