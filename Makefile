@@ -21,11 +21,11 @@ format: $(VENV)/.test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(VENV)/.test
+bench: $(VENV)/.test .venv-peers/.ready
 	$(BIN)/python benchmarks/run.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@python=; for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
@@ -40,4 +40,9 @@ $(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/python
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.core
 	$(PIP) install -r requirements/test.txt
+	@touch $@
+
+.venv-peers/.ready: requirements/peers.txt | $(BIN)/python
+	$(BIN)/python -m venv .venv-peers
+	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -r requirements/peers.txt
 	@touch $@

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -166,7 +167,7 @@ def curve(
         assert out is not None
         out.write_text(json.dumps({"epsilon": grid.tolist(), **bound.to_dict()}, indent=1, ensure_ascii=False) + "\n")
     else:
-        with sys.stdout if out is None else out.open("w", newline="") as stream:
+        with nullcontext(sys.stdout) if out is None else out.open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["epsilon", "delta_lower", "delta", "delta_upper", "delta_remove", "delta_add"])
             numbers = (grid, bound.lower, bound.value, bound.upper, *(part.value for part in bound.directions.values()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -30,12 +30,17 @@ def print_json(data: Any) -> None:
 
 def up(value: float, digits: int = 6) -> str:
     """A number rounded up to so many significant digits: for upper bounds."""
-    return _rounded(value, digits, ROUND_CEILING)
+    return "1e-300" if 0.0 < value < 1e-300 else _rounded(value, digits, ROUND_CEILING)
 
 
 def down(value: float, digits: int = 6) -> str:
     """A number rounded down: for lower bounds."""
     return _rounded(value, digits, ROUND_FLOOR)
+
+
+def near(value: float, digits: int = 6) -> str:
+    """A number rounded to nearest: for best values only."""
+    return _rounded(value, digits, ROUND_HALF_EVEN)
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
@@ -44,8 +49,9 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     number = Decimal(value).normalize(Context(prec=digits, rounding=rounding))
     if number == 0:
         return "0"
-    text = f"{number:.{digits - 1}e}" if not 1e-3 <= abs(float(number)) < 1e6 else f"{number:f}"
-    return text.replace("e-0", "e-").replace("e+0", "e+")
+    if 1e-3 <= abs(float(number)) < 1e6:
+        return f"{number:f}"
+    return f"{number:e}".replace("e-0", "e-").replace("e+0", "e+")
 
 
 def name_of(sampler: Sampler) -> str:
@@ -82,7 +88,7 @@ def bound_table(bound: Bound, given: str) -> Table:
     rows: list[tuple[str, Bound]] = [("both directions", bound)]
     rows += [(f"  {name}", part) for name, part in bound.directions.items()]
     for name, part in rows:
-        table.add_row(name, down(float(part.lower), 10), f"{float(part.value):.10g}", up(float(part.upper), 10))
+        table.add_row(name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10))
     return table
 
 

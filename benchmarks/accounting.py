@@ -1,0 +1,108 @@
+"""Speed of the accountant, as ratios of CPU time within one run.
+
+    python benchmarks/accounting.py            all, with the peer in .venv-peers (`make bench` sets it up)
+    python benchmarks/accounting.py --small    seconds, without the peer
+
+Compared are: ε(δ) with PLD_accounting 2.0 (the best deterministic peer), T = 10⁹ with T = 10³, a dense curve with
+numpy's complex exponential, and the import with numpy's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ballsbins import BallsAndBins, Mechanism, calibrate
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER = ROOT / ".venv-peers" / "bin" / "python"
+DELTA = 1e-6
+
+
+def cpu(call, repeat=5):
+    """Least CPU time of several calls, and the last answer."""
+    best, answer = float("inf"), None
+    for _ in range(repeat):
+        begin = time.process_time()
+        answer = call()
+        best = min(best, time.process_time() - begin)
+    return best, answer
+
+
+def ours(sigma, steps, epochs=1, repeat=5):
+    return cpu(lambda: Mechanism(BallsAndBins(steps), sigma, epochs).epsilon(DELTA), repeat)
+
+
+def against_peer(settings):
+    print("ε at δ = 1e-6: CPU seconds, and the width of the bracket")
+    print(f"{'σ':>5} {'T':>6} {'epochs':>6} {'ours':>9} {'peer':>8} {'faster':>7} {'our width':>10} {'peer width':>10} {'tighter':>8}")
+    for sigma, steps, epochs in settings:
+        seconds, bound = ours(sigma, steps, epochs, 5 if epochs == 1 else 2)
+        words = [str(PEER), str(ROOT / "benchmarks" / "peer_random_allocation.py"), str(sigma), str(steps), str(epochs), str(DELTA)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        peer = json.loads(done.stdout)
+        width, theirs = bound.upper - bound.lower, peer["upper"] - peer["lower"]
+        inside = peer["lower"] <= bound.upper and bound.lower <= peer["upper"]
+        print(
+            f"{sigma:5g} {steps:6d} {epochs:6d} {seconds:9.4f} {peer['seconds']:8.2f} {peer['seconds'] / seconds:6.0f}x "
+            f"{width:10.2e} {theirs:10.2e} {theirs / width:7.0e}x{'' if inside else '   BRACKETS DISJOINT'}"
+        )
+
+
+def in_the_number_of_steps():
+    print("\nε at δ = 1e-6, σ = 0.35: growth with T")
+    base = None
+    for steps in (10**3, 10**5, 10**7, 10**9):
+        seconds, bound = ours(0.35, steps, repeat=9)
+        base = base or seconds
+        print(f"T = {steps:>13,}: {1e3 * seconds:6.1f} ms, {seconds / base:4.2f} of T = 1,000, ε = {bound.value:.9f}")
+
+
+def dense_curve():
+    print("\n1000 points of δ(ε), both directions, ε from 0.01 to 10, σ = 0.35, T = 1000")
+    numbers = 1j * np.linspace(0.0, 6.0, 10**6)
+    unit, _ = cpu(lambda: np.exp(numbers))
+    grid = np.linspace(0.01, 10.0, 1000)
+    seconds, _ = cpu(lambda: Mechanism(BallsAndBins(1000), 0.35).delta(grid))
+    print(f"{1e3 * seconds:.1f} ms, {seconds / unit:.1f} times numpy's 10⁶ complex exponentials ({1e3 * unit:.1f} ms)")
+
+
+def calibration():
+    print("\nσ for ε = 8, δ = 1e-6")
+    for steps, epochs in ((1000, 1), (10**6, 1), (1000, 10)):
+        seconds, found = cpu(lambda s=steps, e=epochs: calibrate(BallsAndBins(s), epsilon=8.0, delta=DELTA, epochs=e), 1)
+        print(f"T = {steps:>9,}, {epochs:2d} epochs: {seconds:6.2f} s, σ = {found.noise_multiplier:.7f}")
+
+
+def imports():
+    print("\nimport, wall seconds, best of 5 fresh processes")
+    times = {}
+    for module in ("numpy", "ballsbins", "ballsbins.cli", "ballsbins.accountant"):
+        code = f"import time; b = time.perf_counter(); import {module}; print(time.perf_counter() - b)"
+        runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+        times[module] = min(float(run.stdout) for run in runs)
+        print(f"{module:22s} {times[module]:6.3f} s, {times[module] / times['numpy']:4.1f} times numpy")
+
+
+def main():
+    small = "--small" in sys.argv
+    if small:
+        print("(without the peer)")
+    elif PEER.exists():
+        against_peer([(0.35, 1000, 1), (0.3, 36133, 1), (0.8, 1000, 5)])
+    else:
+        print(f"no peer: {PEER} is missing; `make bench` sets it up")
+    in_the_number_of_steps()
+    dense_curve()
+    if not small:
+        calibration()
+    imports()
+
+
+if __name__ == "__main__":
+    main()

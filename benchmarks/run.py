@@ -1,0 +1,11 @@
+"""Run all benchmarks, one after the other. `--small` keeps each to seconds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+for script in ("samplers.py", "accounting.py"):
+    print(f"== {script}", flush=True)
+    subprocess.run([sys.executable, str(HERE / script), *sys.argv[1:]], check=True)
