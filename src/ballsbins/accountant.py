@@ -6,7 +6,7 @@ a sampler meets its accounting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
+from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve, renyi_divergence
 from ballsbins.accounting.balls_and_bins.truncation import Truncated, log_overflow_probability
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Between, Curve
@@ -21,6 +22,7 @@ from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.poisson import PoissonCurve
 from ballsbins.accounting.search import epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
+from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.bound import Bound, Number, Quantity
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
@@ -29,11 +31,45 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Sh
 LEAST_SIGMA, LARGEST_SIGMA = 0.05, 100.0  # where the exact method is tested
 
 
-def curve_of(mechanism: Mechanism) -> Curve:
-    """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated."""
-    curve = _CURVES[type(mechanism.sampler)](mechanism)
+METHODS = ("auto", "renyi", "lower-bound")
+
+
+def curve_of(mechanism: Mechanism, method: str = "auto") -> Curve:
+    """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated.
+
+    "auto" is the best method for the sampler. For balls-and-bins there are also "renyi" (an upper bound, for
+    comparison) and "lower-bound" (the paper's S_C bound).
+    """
+    if method == "auto":
+        curve = _CURVES[type(mechanism.sampler)](mechanism)
+    else:
+        curve = _other_method(mechanism, method)
     log_p = log_penalty(mechanism)
     return curve if log_p is None else Truncated(curve, log_p)
+
+
+def _other_method(mechanism: Mechanism, method: str) -> Curve:
+    if method not in METHODS:
+        raise InvalidInputError("method", method, f"one of {', '.join(METHODS)}", "Leave it out for the best one.")
+    sampler = mechanism.sampler
+    sigma, steps, epochs, last = _facts(mechanism)
+    if not isinstance(sampler, BallsAndBins) or last < steps:
+        raise InvalidInputError(
+            "method", method, '"auto" for this mechanism', "Other methods are for whole epochs of balls-and-bins."
+        )
+    if not sampler.redraw:
+        sigma, epochs = sigma / np.sqrt(epochs), 1
+    if method == "renyi":
+        return RenyiCurve(sigma, steps, epochs)
+    one = BallsAndBinsLowerBound(sigma, steps)
+    lower: Curve = one if epochs == 1 else ComposedCurve([(one, epochs)])
+    return Between(lower, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches")
+
+
+def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
+    """Curves of independent parts of the run with how often each is run, truncation left aside."""
+    curve = _CURVES[type(mechanism.sampler)](mechanism)
+    return curve.parts if isinstance(curve, ComposedCurve) else [(curve, 1)]
 
 
 def log_penalty(mechanism: Mechanism) -> float | None:
@@ -110,10 +146,10 @@ def _facts(mechanism: Mechanism) -> tuple[float, int, int, int]:
     return mechanism.noise_multiplier, steps, mechanism.epochs, last
 
 
-def delta_bound(mechanism: Mechanism, epsilon: Number, *, log: bool = False) -> Bound:
+def delta_bound(mechanism: Mechanism, epsilon: Number, method: str = "auto", *, log: bool = False) -> Bound:
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
-    curve = mechanism.curve
+    curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
     log_p = log_penalty(mechanism)
     with np.errstate(over="ignore"):
         penalty = np.zeros_like(points) if log_p is None else np.exp(log_p + np.logaddexp(0.0, points))
@@ -125,10 +161,10 @@ def delta_bound(mechanism: Mechanism, epsilon: Number, *, log: bool = False) -> 
     return _bound(mechanism, curve, quantity, sides, penalty, np.shape(epsilon))
 
 
-def epsilon_bound(mechanism: Mechanism, delta: Number) -> Bound:
+def epsilon_bound(mechanism: Mechanism, delta: Number, method: str = "auto") -> Bound:
     """ε at δ, the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
-    curve = mechanism.curve
+    curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
     sides = {
         direction: np.array([epsilon_at(curve, direction, float(np.log(point))) for point in points]).reshape(-1, 3).T
         for direction in DIRECTIONS
@@ -137,6 +173,46 @@ def epsilon_bound(mechanism: Mechanism, delta: Number) -> Bound:
     log_p = log_penalty(mechanism)
     penalty = np.zeros_like(points) if log_p is None else np.exp(log_p + np.logaddexp(0.0, upper))
     return _bound(mechanism, curve, "epsilon", sides, penalty, np.shape(delta))
+
+
+def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) -> Bound:
+    """The best true-positive rate of any membership test, the larger of the two directions."""
+    rates = _points("false_positive_rate", false_positive_rate, "a number in [0, 1]", lambda x: (x >= 0.0) & (x <= 1.0))
+    curve = mechanism.curve
+    sides = {
+        direction: np.array([true_positive_rate(curve, direction, float(rate)) for rate in rates]).reshape(-1, 3).T
+        for direction in DIRECTIONS
+    }
+    return _bound(mechanism, curve, "true_positive_rate", sides, np.zeros_like(rates), np.shape(false_positive_rate))
+
+
+def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: bool) -> Any:
+    """The run as a PrivacyLossDistribution of dp_accounting."""
+    from ballsbins.accounting.export import privacy_loss_distribution
+
+    if log_penalty(mechanism) is not None:
+        advice = "Use Mechanism.epsilon, or ballsbins.dp_events.MechanismAccountant, which carry its penalty aside."
+        raise InvalidInputError("max_batch_size", getattr(mechanism.sampler, "max_batch_size", None), "None", advice)
+    if isinstance(mechanism.sampler, Shuffle):
+        advice = "Deterministic batches are an upper bound."
+        raise InvalidInputError("sampler", mechanism.sampler, "one whose privacy curve is known", advice)
+    total = None
+    for curve, count in untruncated_curves(mechanism):
+        part = privacy_loss_distribution(curve, interval, pessimistic=pessimistic).self_compose(count)
+        total = part if total is None else total.compose(part)
+    return total
+
+
+def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
+    """Upper bounds on the Rényi divergences of the whole run, by direction."""
+    sampler = mechanism.sampler
+    sigma, steps, epochs, last = _facts(mechanism)
+    if not isinstance(sampler, BallsAndBins) or last < steps or log_penalty(mechanism) is not None:
+        advice = "Rényi divergences are computed for whole epochs of balls-and-bins without truncation."
+        raise InvalidInputError("mechanism", mechanism, "whole epochs of BallsAndBins without max_batch_size", advice)
+    if not sampler.redraw:
+        sigma, epochs = sigma / np.sqrt(epochs), 1
+    return {direction: epochs * renyi_divergence(sigma, steps, orders, direction) for direction in DIRECTIONS}
 
 
 def _points(name: str, given: Number, bound: str, allowed: Callable[[Array], Any]) -> Array:
@@ -149,6 +225,7 @@ def _points(name: str, given: Number, bound: str, allowed: Callable[[Array], Any
         advice = {
             "delta": "It is a probability; common choices are below 1 / number of examples.",
             "epsilon": "Privacy losses beyond that mean nothing.",
+            "false_positive_rate": "It is the share of absent examples that the test calls present.",
         }
         raise InvalidInputError(name, float(wrong.flat[0]), bound, advice[name])
     return points.ravel()

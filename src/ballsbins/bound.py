@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Number = float | NDArray[np.float64]
-Quantity = Literal["epsilon", "delta", "log_delta"]
+Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
 
 
 @dataclass(frozen=True, eq=False)

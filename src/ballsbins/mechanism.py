@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,10 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Sampler
 
 if TYPE_CHECKING:
+    import numpy as np
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+    from numpy.typing import NDArray
+
     from ballsbins.accounting.curve import Curve
     from ballsbins.bound import Bound, Number
     from ballsbins.samplers import Batches, Key
@@ -89,23 +93,47 @@ class Mechanism:
 
         return curve_of(self)
 
-    def delta(self, epsilon: Number) -> Bound:
+    def delta(self, epsilon: Number, method: str = "auto") -> Bound:
         """δ at one ε or an array of them; ε may be negative (the curve of a privacy loss distribution)."""
         from ballsbins.accountant import delta_bound
 
-        return delta_bound(self, epsilon)
+        return delta_bound(self, epsilon, method)
 
-    def log_delta(self, epsilon: Number) -> Bound:
+    def log_delta(self, epsilon: Number, method: str = "auto") -> Bound:
         """Natural logarithm of δ, which is a number where δ itself is below the doubles."""
         from ballsbins.accountant import delta_bound
 
-        return delta_bound(self, epsilon, log=True)
+        return delta_bound(self, epsilon, method, log=True)
 
-    def epsilon(self, delta: Number) -> Bound:
-        """ε at one δ or an array of them."""
+    def epsilon(self, delta: Number, method: str = "auto") -> Bound:
+        """ε at one δ or an array of them.
+
+        `method` is "auto" or, for whole epochs of balls-and-bins, "renyi" or "lower-bound": bounds to compare with.
+        """
         from ballsbins.accountant import epsilon_bound
 
-        return epsilon_bound(self, delta)
+        return epsilon_bound(self, delta, method)
+
+    def true_positive_rate(self, false_positive_rate: Number) -> Bound:
+        """How well anybody can tell whether an example was used: the trade-off curve of the best membership test."""
+        from ballsbins.accountant import true_positive_rate_bound
+
+        return true_positive_rate_bound(self, false_positive_rate)
+
+    def renyi(self, orders: Sequence[float]) -> dict[str, NDArray[np.float64]]:
+        """Upper bounds on the Rényi divergences of the whole run at orders α > 1, by direction."""
+        from ballsbins.accountant import renyi
+
+        return renyi(self, orders)
+
+    def pld(self, *, pessimistic: bool = True, interval: float = 1e-4) -> PrivacyLossDistribution:
+        """The run as a PrivacyLossDistribution of dp_accounting, to compose with others.
+
+        Rounded up (an upper bound on ε) or, with pessimistic=False, down. `interval` is the grid of losses.
+        """
+        from ballsbins.accountant import loss_distribution
+
+        return loss_distribution(self, interval, pessimistic=pessimistic)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with the number of its schema."""

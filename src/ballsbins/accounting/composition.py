@@ -149,7 +149,7 @@ class ComposedCurve:
 
         If the loss has an atom, or nearly so, away from 0, the lattice should meet it: `anchor` is its |ε|.
         """
-        self._parts = [(curve, count) for curve, count in parts if count > 0]
+        self.parts = [(curve, count) for curve, count in parts if count > 0]
         self.accuracy = accuracy or Accuracy()
         self._method = method
         self._anchor = anchor
@@ -163,7 +163,7 @@ class ComposedCurve:
 
     @property
     def confidence(self) -> float:
-        return min((curve.confidence for curve, _ in self._parts), default=1.0)
+        return min((curve.confidence for curve, _ in self.parts), default=1.0)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ whose distance, as a distance in ε, is within the accuracy wanted."""
@@ -213,11 +213,11 @@ class ComposedCurve:
 
     @property
     def _counts(self) -> list[int]:
-        return [count for _, count in self._parts]
+        return [count for _, count in self.parts]
 
     def _look(self) -> list[Look]:
         if not self._looks:
-            self._looks = [Look(curve) for curve, _ in self._parts]
+            self._looks = [Look(curve) for curve, _ in self.parts]
             self._settle(-60.0)
         return self._looks
 
@@ -261,7 +261,7 @@ class ComposedCurve:
                 h = self._anchor / math.ceil(self._anchor / h)
             try:
                 below, above = [], []
-                for look, (curve, count) in zip(self._look(), self._parts, strict=True):
+                for look, (curve, count) in zip(self._look(), self.parts, strict=True):
                     far = look.reach(ADD, floor), look.reach(REMOVE, floor)
                     points = choose_points(h, far, look.spacing(finer))
                     if points.size > MAX_NODES:

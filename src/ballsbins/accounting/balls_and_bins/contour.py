@@ -177,7 +177,13 @@ def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real) -> Nodes
     gap = np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer)
     _, derivative = trace.path(trace.u)
     log_weight = np.log(derivative / (np.pi * float(basket.size) * trace.omega**2)) + log_du
-    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, float(np.nanmax(gap)))
+    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, _worst(gap))
+
+
+def _worst(gap: Real) -> float:
+    """The largest of some errors; 0/0 counts as none, no number at all as infinite."""
+    known = gap[~np.isnan(gap)]
+    return float(known.max()) if known.size else np.inf
 
 
 def _unwound(difference: Complex) -> Complex:
@@ -267,8 +273,8 @@ class CutLattice:
         with np.errstate(divide="ignore", invalid="ignore"):
             gap_real = np.abs(finer[0] / self.real[probe] - 1.0)
             gap_phase = np.abs(finer[1] - self.log_phase[probe])
-        self.inner = float(np.nanmax(gap_real))
-        self.inner_phase = float(np.nanmax(gap_phase))
+        self.inner = _worst(gap_real)
+        self.inner_phase = _worst(gap_phase)
 
     @classmethod
     def covering(cls, basket: Basket, strikes: Strikes, step: float = 0.1875) -> CutLattice:

@@ -273,7 +273,7 @@ def _legs(
             x = x0[:, None] + (target - x0)[:, None] * t
             with np.errstate(over="ignore", invalid="ignore"):
                 climb = (-om[:, None] * np.exp(s * x - 0.5 * s * s) - 0.5 * x * x).real
-            peak = np.nanmax(climb, axis=1)
+            peak = np.where(np.isnan(climb), -np.inf, climb).max(axis=1)
             better = peak < best
             best = np.where(better, peak, best)
             corner = np.where(better, target, corner)

@@ -1,0 +1,87 @@
+"""Balls-and-bins for users of dp_accounting: an event, and an accountant that knows it.
+
+    from dp_accounting import GaussianDpEvent, calibrate_dp_mechanism
+    from ballsbins.dp_events import MechanismAccountant, MechanismDpEvent
+
+    accountant = MechanismAccountant()
+    accountant.compose(MechanismDpEvent(mechanism)).compose(GaussianDpEvent(20.0))
+    accountant.get_epsilon(1e-6)
+
+Adjacency is zero-out, dp_accounting's REPLACE_SPECIAL. Epsilons are upper bounds. The accountant composes on
+dp_accounting's own grid: for balls-and-bins training alone `Mechanism.epsilon` is tighter and has a lower bound too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attr
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import PLDAccountant
+from scipy.optimize import brentq
+
+from ballsbins.accountant import log_penalty, untruncated_curves
+from ballsbins.accounting.export import privacy_loss_distribution
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import Shuffle
+
+_Details = dp_accounting.PrivacyAccountant.CompositionErrorDetails
+_SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+
+
+@attr.frozen
+class MechanismDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
+    """One whole run of a Mechanism."""
+
+    mechanism: Mechanism
+
+
+class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
+    """dp_accounting's accountant of privacy loss distributions, which also composes runs of a Mechanism.
+
+    What truncated batches cost is carried aside and added to δ: p·(1 + e^ε) is no privacy loss distribution.
+    """
+
+    def __init__(self, value_discretization_interval: float = 1e-4) -> None:
+        """Start with nothing composed; the interval is dp_accounting's grid of losses."""
+        super().__init__(_SPECIAL, value_discretization_interval)
+        self._log_penalty = -math.inf
+
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, MechanismDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if isinstance(event.mechanism.sampler, Shuffle):
+            why = "Shuffled batches have no known privacy loss distribution; Deterministic is an upper bound."
+            return _Details(invalid_event=event, error_message=why)
+        if do_compose:
+            for curve, times in untruncated_curves(event.mechanism):
+                one = privacy_loss_distribution(curve, self._value_discretization_interval)
+                self._pld = self._pld.compose(one.self_compose(times * count))
+            log_p = log_penalty(event.mechanism)
+            if log_p is not None:
+                self._log_penalty = float(np.logaddexp(self._log_penalty, math.log(count) + log_p))
+        return None
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """Upper bound on δ at ε, with the penalty of truncated batches."""
+        penalty = math.exp(min(self._log_penalty + float(np.logaddexp(0.0, target_epsilon)), 0.0))
+        return float(min(super().get_delta(target_epsilon) + penalty, 1.0))
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """Upper bound on ε at δ; infinite if truncation alone costs more than δ."""
+        if self._log_penalty == -math.inf:
+            return float(super().get_epsilon(target_delta))
+        low = float(super().get_epsilon(target_delta))
+        if not math.isfinite(low) or self.get_delta(low) <= target_delta:
+            return low
+        # δ(ε) falls and the penalty rises: look for the first ε at which their sum is within the target
+        grid = low + np.geomspace(1e-6, 60.0, 400)
+        meets = [epsilon for epsilon in grid if self.get_delta(float(epsilon)) <= target_delta]
+        if not meets:
+            return math.inf
+        right = float(meets[0])
+        left = max(float(grid[grid < right].max(initial=low)), low)
+        root = float(brentq(lambda e: self.get_delta(e) - target_delta, left, right, xtol=1e-10))
+        return root if self.get_delta(root) <= target_delta else right
