@@ -35,10 +35,9 @@ class Strikes:
         """K = exp(log_k)."""
         return cls(np.exp(log_k), np.expm1(log_k))
 
-    def moved(self, by: float) -> Strikes:
-        """The same strikes plus a small number, kept above 0."""
-        k = np.maximum(self.k + by, 0.5 * self.k)
-        return Strikes(k, k - 1.0)
+    def scaled(self, by: float) -> Strikes:
+        """The same strikes times 1 + `by`."""
+        return Strikes(self.k * (1.0 + by), self.k_minus_1 + by * self.k)
 
     def __getitem__(self, rows: object) -> Strikes:
         return Strikes(self.k[rows], self.k_minus_1[rows])  # type: ignore[index]

@@ -10,6 +10,8 @@ parity with a put, then a lift off the cut. Contours are kept, so later question
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,51 +92,61 @@ class ExactCurve:
 
         δ(ε) ≤ δ(ε′) for ε′ < ε.
         """
-        known = np.isfinite(error)
-        for row in np.flatnonzero(~known):
-            value[row] = 0.0
-            smaller = known & (epsilon < epsilon[row])
-            if smaller.any():
-                value[row] = min(value[row], float((value + error)[smaller].min()))
-            if value[row] < _DEEP:
+        unknown = ~np.isfinite(error)
+        if not unknown.any():
+            return
+        reach, ceiling = self._deep.get(direction, (np.inf, 0.0))
+        least, searches = 0.0, 3
+        for row in np.argsort(epsilon, kind="stable"):
+            if not unknown[row]:
+                least = min(least, float(value[row] + error[row]))
                 continue
-            nearer = min(0.8 * float(epsilon[row]), 40.0 * self.deviation)  # 40 standard deviations of the loss
-            for power in range(8):
-                log, width = self._directly(np.array([nearer * 0.6**power]), direction)
-                if np.isfinite(width[0]):
-                    value[row] = min(value[row], log[0] + width[0])
-                    break
+            if epsilon[row] > reach:
+                least = min(least, ceiling)
+            if least >= _DEEP and searches > 0:
+                searches -= 1
+                nearer = min(0.8 * float(epsilon[row]), 40.0 * self.deviation)  # 40 standard deviations of the loss
+                for power in range(8):
+                    log, width = self._directly(np.array([nearer * 0.6**power]), direction)
+                    if np.isfinite(width[0]):
+                        least = min(least, float(log[0] + width[0]))
+                        break
+            value[row] = least
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error for ε ≥ 0, interpolated if they are many."""
+        """log δ and its absolute error (∞: only an upper bound is known) for ε ≥ 0, interpolated if they are many."""
         if epsilon.size <= _DENSE:
             value, error = self._directly(epsilon, direction)
-            self._cap(epsilon, direction, value, error)
-            return value, error
-        reach, ceiling = self._shallow(float(epsilon.min()), float(epsilon.max()), direction)
-        value, error = np.full(epsilon.shape, ceiling), np.full(epsilon.shape, np.inf)
-        rows = epsilon <= reach
-        value[rows], error[rows] = self._interpolants[direction](epsilon[rows])
-        if not np.isfinite(ceiling):
-            self._cap(epsilon, direction, value, error)
+        else:
+            value, error = np.zeros(epsilon.shape), np.full(epsilon.shape, np.inf)
+            rows = epsilon <= self._shallow(float(epsilon.min()), float(epsilon.max()), direction)
+            value[rows], error[rows] = self._interpolants[direction](epsilon[rows])
+        self._cap(epsilon, direction, value, error)
         return value, error
 
-    def _shallow(self, low: float, high: float, direction: Direction) -> tuple[float, float]:
-        """An ε up to which the curve is worth interpolating, and a bound on log δ beyond it."""
+    def _shallow(self, low: float, high: float, direction: Direction) -> float:
+        """An ε up to which the curve is worth interpolating; if that is not `high`, δ is below about e^−1500 beyond."""
         if direction in self._deep:
-            return self._deep[direction]
-        reach, ceiling = high, np.inf
-        for _ in range(3):
-            probes = np.linspace(low, reach, 17)
-            log, width = self._directly(probes, direction)
-            deep = (log < _DEEP) & np.isfinite(width)
-            if not deep.any():
-                break
-            first = int(deep.argmax())
-            low, reach = float(probes[max(first - 1, 0)]), float(probes[first])
-            ceiling = float(log[first] + width[first])
-            self._deep[direction] = reach, ceiling
-        return reach, ceiling
+            return self._deep[direction][0]
+
+        def probe(epsilon: float) -> tuple[bool, float]:
+            log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), direction))
+            known = bool(np.isfinite(width))
+            return known and log >= _DEEP, log + width if known else 0.0
+
+        visible, ceiling = probe(high)
+        if visible:
+            return high
+        near, far, above = min(low, self.deviation), high, 0.0
+        while far > 1.2 * near:
+            middle = float(np.sqrt(near * far))
+            visible, upper = probe(middle)
+            if visible:
+                near, above = middle, upper
+            else:
+                far, ceiling = middle, upper
+        self._deep[direction] = far, min(ceiling, above)
+        return far
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error for ε ≥ 0.
@@ -147,20 +159,30 @@ class ExactCurve:
         part = self.basket.size / self.steps
         if self.basket.size < self.steps:
             k_minus_1 = k_minus_1 / part
-            k = 1.0 + k_minus_1
+            k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
         estimate = Estimate(np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape))
         possible = k > 0.0
         if possible.any():
             strikes = Strikes(k[possible], k_minus_1[possible])
             found = self._options(strikes, call=direction == REMOVE)
             estimate.log[possible], estimate.error[possible] = found.log, found.error
-            if part < 1.0 and direction == ADD:  # here K = 1 + (K − 1) has cancelled: see what its rounding does
-                ends = [self._options(strikes.moved(sign * 2.0**-50), call=False).log for sign in (-1.0, 1.0)]
+            if part < 1.0 and direction == ADD:  # K has a few roundings: see what they do
+                ends = [self._options(strikes.scaled(by), call=False).log for by in (-(2.0**-50), 2.0**-50)]
                 estimate.error[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
         log = estimate.log + np.log(part) + (0.0 if direction == REMOVE else epsilon)
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
         # an estimate that is not even near is none
         return np.minimum(log, 0.0), np.where(estimate.error < 0.1, np.log1p(estimate.error) + floor, np.inf)
+
+    def _put_strike(self, epsilon: Array) -> Array:
+        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also where it vanishes, at ε₀ = log T/(T−t)."""
+        t, rest = self.basket.size, self.steps - self.basket.size
+        with localcontext() as context:
+            context.prec = 50
+            exact = (Decimal(self.steps) / Decimal(rest)).ln()
+            high = float(exact)
+            low = float(exact - Decimal(high))
+        return np.asarray(np.expm1((high - epsilon) + low) * (rest / t), dtype=np.float64)
 
     def _options(self, strikes: Strikes, *, call: bool) -> Estimate:
         if self.basket.size == 1:
