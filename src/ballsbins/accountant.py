@@ -15,7 +15,7 @@ import numpy as np
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
 from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve, renyi_divergence
-from ballsbins.accounting.balls_and_bins.truncation import Truncated, log_overflow_probability
+from ballsbins.accounting.balls_and_bins.truncation import Truncated, least_max_batch_size, log_overflow_probability
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Between, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
@@ -24,7 +24,7 @@ from ballsbins.accounting.search import epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.bound import Bound, Number, Quantity
-from ballsbins.errors import InvalidInputError
+from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
@@ -81,9 +81,15 @@ def log_penalty(mechanism: Mechanism) -> float | None:
     if not isinstance(sampler, (BallsAndBins, Poisson)) or sampler.max_batch_size is None:
         return None
     assert sampler.num_examples is not None  # the sampler sees to that
+    return log_overflow_probability(
+        sampler.num_examples, sampler.steps, sampler.max_batch_size, _batches_drawn(mechanism)
+    )
+
+
+def _batches_drawn(mechanism: Mechanism) -> int:
+    sampler = mechanism.sampler
     fixed = isinstance(sampler, BallsAndBins) and not sampler.redraw
-    batches = min(mechanism.total_steps, sampler.steps) if fixed else mechanism.total_steps
-    return log_overflow_probability(sampler.num_examples, sampler.steps, sampler.max_batch_size, batches)
+    return min(mechanism.total_steps, sampler.steps) if fixed else mechanism.total_steps
 
 
 def _balls_and_bins(mechanism: Mechanism) -> Curve:
@@ -165,6 +171,9 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str = "auto") -> 
     """ε at δ, the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
+    if isinstance(curve, Truncated):
+        for point in points:
+            _check_truncation(mechanism, curve, float(point))
     sides = {
         direction: np.array([epsilon_at(curve, direction, float(np.log(point))) for point in points]).reshape(-1, 3).T
         for direction in DIRECTIONS
@@ -173,6 +182,29 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str = "auto") -> 
     log_p = log_penalty(mechanism)
     penalty = np.zeros_like(points) if log_p is None else np.exp(log_p + np.logaddexp(0.0, upper))
     return _bound(mechanism, curve, "epsilon", sides, penalty, np.shape(delta))
+
+
+def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> None:
+    """Refuse a δ that the penalty of truncation alone exceeds, and name the least size that would do.
+
+    δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
+    """
+    start = max(epsilon_at(curve.curve, direction, float(np.log(delta)))[2] for direction in DIRECTIONS)
+    epsilon = start + np.append(0.0, np.geomspace(1e-4, 20.0, 80))
+    used = np.max([np.exp(curve.curve.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0)
+    allowed = float(np.max((delta - used) / (1.0 + np.exp(epsilon))))
+    if allowed > 0.0 and np.log(allowed) >= curve.log_p:
+        return
+    sampler = mechanism.sampler
+    assert isinstance(sampler, (BallsAndBins, Poisson))
+    assert sampler.num_examples is not None
+    size = least_max_batch_size(
+        sampler.num_examples, sampler.steps, _batches_drawn(mechanism), float(np.log(max(allowed, 1e-300)))
+    )
+    raise UnreachableTargetError(
+        f"max_batch_size={sampler.max_batch_size} truncates batches so often that no epsilon has delta={delta:g}. "
+        f"Use max_batch_size={size} or more, or a larger delta."
+    )
 
 
 def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) -> Bound:

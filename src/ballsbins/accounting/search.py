@@ -65,7 +65,7 @@ def _beside(sides: _Side, side: int, value: float, away: float) -> float:
                 step *= 3.0
     root = _root(sides, side, start=value if 0.0 < value < math.inf else 1.0)
     step = 1e-14 * root
-    while math.isfinite(root) and away * sides(root, side) > 0.0:
+    while 0.0 < root < math.inf and away * sides(root, side) > 0.0:
         root = max(root + away * step, 0.0)
         step *= 4.0
     return root
