@@ -55,6 +55,13 @@ def calibrate(
         low, high = low * root, high * root
     start = min(max(0.7 * root, low), high)
     sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
+    if Mechanism(sampler, sigma, epochs).epsilon(delta).upper > epsilon:
+        # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
+        # from ε: what is promised is the former, so search again, nearby, for that.
+        sigma = least(
+            lambda x: math.log(Mechanism(sampler, x, epochs).epsilon(delta).upper / epsilon),
+            low, high, start=sigma * (1.0 + 1e-4), relative=RELATIVE, what="noise multiplier", stride=1.0003,
+        )  # fmt: skip
     return Mechanism(sampler, sigma, epochs)
 
 

@@ -115,39 +115,44 @@ def _around(sides: _Side, side: int, start: float) -> tuple[float, float] | None
 
 
 def least(
-    excess: Callable[[float], float], low: float, high: float, *, start: float, relative: float, what: str
+    excess: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    start: float,
+    relative: float,
+    what: str,
+    stride: float = 2.0,
 ) -> float:
     """The least x in [low, high], to the relative accuracy stated, at which the decreasing `excess` is ≤ 0.
 
-    `what` names x in the error raised if excess(high) > 0.
+    The bracket grows from `start` by factors of `stride`; `what` names x in the error raised if excess(high) > 0.
     """
-    left, right = start, start
-    value = excess(start)
-    if value > 0.0:
-        while value > 0.0:
-            if right >= high:
-                raise UnreachableTargetError(
-                    f"no {what} up to {high:g} meets the target: at {high:g} it is still missed by a factor of "
-                    f"{math.exp(min(value, 700.0)):.3g} in delta. Allow a larger epsilon or delta, or fewer epochs."
-                )
-            left, right = right, min(right * 2.0, high)
-            value = excess(right)
-    else:
-        while value <= 0.0:
-            if left <= low:
-                return low
-            right, left = left, max(left / 2.0, low)
-            value = excess(left)
-    known = {math.log(left): excess(left), math.log(right): excess(right)}
+    known: dict[float, float] = {}
 
-    def clipped(log_x: float) -> float:
+    def at(log_x: float) -> float:
         if log_x not in known:
-            known[log_x] = excess(math.exp(log_x))
-        return max(min(known[log_x], _FAR), -_FAR)
+            known[log_x] = max(min(excess(math.exp(log_x)), _FAR), -_FAR)
+        return known[log_x]
 
-    root = float(brentq(clipped, math.log(left), math.log(right), xtol=0.3 * relative, rtol=1e-14))
-    step = 0.1 * relative
-    while excess(math.exp(root)) > 0.0:
-        root = min(root + step, math.log(right))
-        step *= 2.0
+    bottom, top, step = math.log(low), math.log(high), math.log(stride)
+    left = right = math.log(start)
+    while at(right) > 0.0:
+        if right >= top:
+            raise UnreachableTargetError(
+                f"no {what} up to {high:g} meets the target: at {high:g} it is still missed by a factor of "
+                f"{math.exp(min(at(right), 700.0)):.3g}. Allow a larger epsilon or delta, or fewer epochs."
+            )
+        left, right = right, min(right + step, top)
+        step *= 1.5
+    while at(left) <= 0.0:
+        if left <= bottom:
+            return low
+        right, left = left, max(left - step, bottom)
+        step *= 1.5
+    root = float(brentq(at, left, right, xtol=0.3 * relative, rtol=1e-14))
+    nudge = 0.1 * relative
+    while at(root) > 0.0:
+        root = min(root + nudge, right)
+        nudge *= 2.0
     return math.exp(root)

@@ -53,6 +53,10 @@ MaxBatchSizeOption = Annotated[
     int | None,
     typer.Option("--max-batch-size", "-B", help="Truncate larger batches; needs --examples.", rich_help_panel=_DATA),
 ]
+MethodOption = Annotated[
+    str,
+    typer.Option("--method", help="auto, or for balls-and-bins renyi or lower-bound, to compare with."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 

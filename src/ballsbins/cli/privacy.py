@@ -31,6 +31,7 @@ def epsilon(
     examples: options.ExamplesOption = None,
     batch_size: options.BatchSizeOption = None,
     max_batch_size: options.MaxBatchSizeOption = None,
+    method: options.MethodOption = "auto",
     json: options.JsonOption = False,
 ) -> None:
     """What ε do I have? For example: ballsbins epsilon -s 0.35 -T 1000 -d 1e-6"""
@@ -38,7 +39,7 @@ def epsilon(
         sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
         max_batch_size=max_batch_size,
     )  # fmt: skip
-    bound = mechanism.epsilon(delta)
+    bound = mechanism.epsilon(delta, method)
     if json:
         return render.print_json(bound.to_dict())
     out = render.console()
@@ -60,6 +61,7 @@ def delta(
     examples: options.ExamplesOption = None,
     batch_size: options.BatchSizeOption = None,
     max_batch_size: options.MaxBatchSizeOption = None,
+    method: options.MethodOption = "auto",
     json: options.JsonOption = False,
 ) -> None:
     """What δ do I have? For example: ballsbins delta -s 0.35 -T 1000 -e 6 -e 10"""
@@ -67,7 +69,7 @@ def delta(
         sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
         max_batch_size=max_batch_size,
     )  # fmt: skip
-    bounds = [mechanism.delta(point) for point in epsilon]
+    bounds = [mechanism.delta(point, method) for point in epsilon]
     if json:
         data = [bound.to_dict() for bound in bounds]
         return render.print_json(data[0] if len(data) == 1 else data)
