@@ -18,11 +18,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ballsbins.accounting.cumulants import Atoms, Cumulants
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero
-from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull
-from ballsbins.accounting.tilted import Atoms, Cumulants, Sheet, compose, log_infinity
+from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull, pair_above
+from ballsbins.accounting.edge import pair_below
+from ballsbins.accounting.tilted import (
+    Chernoff,
+    Sheet,
+    WindowError,
+    compose,
+    log_infinity,
+    without_transform,
+)
 from ballsbins.errors import AccuracyError
 
 MAX_NODES = 300_000  # points of one factor
@@ -111,9 +121,10 @@ class _Lattice:
     finer: float
     below: list[tuple[Pair, int]]
     above: list[tuple[Pair, int]]
-    sheets: dict[tuple[Direction, bool], list[Sheet]]
+    sheets: dict[tuple[Direction, bool], list[Sheet | Chernoff]]
 
     accuracy: Accuracy
+    failures: list[WindowError]
 
     def log_delta(self, epsilon: Array, direction: Direction, *, upper: bool) -> tuple[Array, Array]:
         """Bound on log δ and −dlog δ/dε at increasing ε ≥ 0."""
@@ -132,7 +143,11 @@ class _Lattice:
                 return value, slope
             start, stop = float(epsilon[left[0]]), float(epsilon[left[-1]])
             accuracy = float(self.accuracy.at(epsilon[left[:1]])[0])
-            sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
+            try:
+                sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
+            except WindowError as error:
+                self.failures.append(error)
+                sheets.insert(0, without_transform(pairs, start, upper=upper))
 
 
 class ComposedCurve:
@@ -143,16 +158,16 @@ class ComposedCurve:
         parts: Sequence[tuple[Curve, int]],
         accuracy: Accuracy | None = None,
         method: str = "composition",
-        anchor: float | None = None,
+        edge: float | None = None,
     ) -> None:
         """`parts` are curves of single runs with how often each is run.
 
-        If the loss has an atom, or nearly so, away from 0, the lattice should meet it: `anchor` is its |ε|.
+        If the loss is bounded on the left and gathers there, `edge` is where: at −edge. See `edge.py`.
         """
         self.parts = [(curve, count) for curve, count in parts if count > 0]
         self.accuracy = accuracy or Accuracy()
         self._method = method
-        self._anchor = anchor
+        self._edge = edge
         self._looks: list[Look] = []
         self._coarse: dict[Direction, Cumulants] = {}
         self._lattices: list[_Lattice] = []
@@ -173,7 +188,10 @@ class ComposedCurve:
         for here, towards in ((epsilon >= 0, direction), (epsilon < 0, other)):
             if here.any():
                 size, back = np.unique(np.abs(epsilon[here]), return_inverse=True)
-                results[:, here] = np.stack(self._positive(size, towards))[:, back]
+                found = np.empty((3, size.size))
+                for group in self._groups(size, towards):
+                    found[:, group] = self._positive(size[group], towards)
+                results[:, here] = found[:, back]
         nothing = np.zeros(epsilon.size)
         lower, value, upper = (below_zero(epsilon, row, nothing) for row in results)
         return Interval(lower.lower, value.value, upper.upper)
@@ -232,6 +250,15 @@ class ComposedCurve:
         self._coarse = {}
         return False
 
+    def _groups(self, epsilon: Array, direction: Direction) -> list[NDArray[np.intp]]:
+        """Those increasing ε together that one lattice serves well: its spacing should not differ much."""
+        if epsilon.size == 1:
+            return [np.array([0])]
+        some = np.unique(np.linspace(0, epsilon.size - 1, 9).astype(int))
+        spacing = [math.log2(self._plan(epsilon[k : k + 1], direction)[0]) for k in some]
+        octave = np.floor(np.interp(np.arange(epsilon.size), some, spacing) / 2)
+        return [np.flatnonzero(octave == value) for value in np.unique(octave)]
+
     def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
         """The spacing h to start with, and the log δ below which tails are cut off.
 
@@ -252,13 +279,16 @@ class ComposedCurve:
             if self._settle(floor):
                 break
         wanted = self.accuracy.at(some) / (0.15 * steps * np.array([1 + theta for _, theta in guesses]))
-        width = min(float(look.log_delta[REMOVE][0]) for look in self._looks)  # log ½E|S−1|
-        return min(math.sqrt(0.5 * float(wanted.min())), 0.6 * math.exp(width)), floor
+        h = math.sqrt(0.5 * float(wanted.min()))
+        if self._edge is None:
+            h = min(h, 0.6 * math.exp(min(float(look.log_delta[REMOVE][0]) for look in self._looks)))
+        return h, floor
 
     def _build(self, h: float, floor: float, finer: float) -> _Lattice:
         for _ in range(8):
-            if self._anchor is not None:
-                h = self._anchor / math.ceil(self._anchor / h)
+            shifted = self._edge is not None and h > self._edge / 3
+            if self._edge is not None:
+                h = max(h, 1.3 * self._edge) if shifted else self._edge / math.ceil(self._edge / h)
             try:
                 below, above = [], []
                 for look, (curve, count) in zip(self._look(), self.parts, strict=True):
@@ -269,11 +299,17 @@ class ComposedCurve:
                             f"A grid of {h:.1e} in ε would need {points.size:,} points for one run, more "
                             f"than {MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
                         )
-                    low, high = bracket(curve, h, points)
+                    if shifted and self._edge is not None:
+                        high = pair_above(curve, h, points)
+                        low = pair_below(curve, h, far[1], look.spacing(finer), self._edge)
+                    else:
+                        low, high = bracket(curve, h, points)
                     below.append((low, count))
                     above.append((high, count))
-                return _Lattice(h, floor, finer, below, above, {}, self.accuracy)
+                return _Lattice(h, floor, finer, below, above, {}, self.accuracy, [])
             except TooCoarse:
+                if self._edge is not None:
+                    break
                 h, finer = h / 3, finer / 2
         raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
 
@@ -296,19 +332,23 @@ class ComposedCurve:
             if lattice not in self._lattices:
                 self._lattices = [lattice, *self._lattices[: _KEPT - 1]]
             wanted = np.maximum(slope * self.accuracy.at(epsilon), _FLAT)
-            matters = (upper - lower > wanted) & (upper > LEAST_LOG / 1.8)
+            with np.errstate(invalid="ignore"):
+                gap = upper - lower
+            matters = (gap > wanted) & (upper > LEAST_LOG / 1.8)
             if matters.any():
-                theirs, _ = lattice.log_delta(epsilon, _other(direction), upper=False)
-                matters &= upper > theirs - _ASIDE + 2
+                theirs = np.array([guess for guess, _ in self._saddles(epsilon, _other(direction))])
+                matters &= upper > theirs - _ASIDE + 3
             if not matters.any():
-                with np.errstate(invalid="ignore"):
-                    value = np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper)
-                return lower, value, upper
+                return self._best(lower, upper)
             floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
             if floor < lattice.floor:
                 lattice = self._build(lattice.h, floor, lattice.finer)
                 continue
-            ratio = float(np.max((upper - lower)[matters] / wanted[matters]))
+            ratio = float(np.max(gap[matters] / wanted[matters]))
+            if ratio > 0.7 * worst and np.all(upper[matters] < theirs[matters] - 0.5):
+                return self._best(lower, upper)
+            if lattice.failures and math.isinf(ratio):
+                raise lattice.failures[-1]
             if ratio > 0.7 * worst:
                 raise AccuracyError(
                     f"The bounds on ε are {ratio:.2g} times farther apart than the accuracy wanted of "
@@ -316,11 +356,27 @@ class ComposedCurve:
                     f"{lattice.h:.1e} does not help. Ask for {1.1 * ratio:.2g} times less accuracy."
                 )
             worst = ratio
-            factor = max(0.85 / math.sqrt(ratio), 0.125)
+            h, finer = self._finer(lattice, ratio)
             try:
-                lattice = self._build(lattice.h * factor, lattice.floor, lattice.finer * factor)
+                lattice = self._build(h, lattice.floor, finer)
             except AccuracyError as error:
+                if np.all(upper[matters] < theirs[matters] - 0.5):
+                    return self._best(lower, upper)
                 raise AccuracyError(f"{error} The bounds are {ratio:.2g} times too far apart now.") from None
+
+    @staticmethod
+    def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+        """With the value where it is, to leading order, between two second-order bounds."""
+        with np.errstate(invalid="ignore"):
+            return lower, np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper), upper
+
+    def _finer(self, lattice: _Lattice, ratio: float) -> tuple[float, float]:
+        """The next h and how much finer cells shall be, if the bounds are too far apart by that ratio."""
+        edge = self._edge or 0.0
+        first_order = lattice.h > edge / 3 > 0
+        factor = max(0.85 / (ratio if first_order else math.sqrt(ratio)), 0.125)
+        h = lattice.h * factor
+        return edge / 4 if edge / 3 < h < 1.3 * edge else h, lattice.finer * factor
 
     @staticmethod
     def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:

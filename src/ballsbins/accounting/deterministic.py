@@ -111,9 +111,13 @@ class GaussianCurve:
 def below_zero(epsilon: Array, log_other: Array, error: Array) -> Interval:
     """Turn log δ(|ε|), of the other direction where ε < 0, into log δ(ε) = log(1 − e^ε + e^ε δ_other(−ε))."""
     negative = epsilon < 0
-    value = np.array(log_other, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        parity = np.log(-np.expm1(np.where(negative, epsilon, -1.0)))
-    value[negative] = np.logaddexp(parity, epsilon + value)[negative]
+    value, error = np.array(log_other, dtype=np.float64), np.array(error, dtype=np.float64)
+    if negative.any():
+        other = epsilon[negative] + value[negative]
+        total = np.logaddexp(np.log(-np.expm1(epsilon[negative])), other)
+        with np.errstate(invalid="ignore"):
+            share = np.where(np.isneginf(other), 0.0, np.exp(other - total))
+            error[negative] = np.where(share > 0, share * error[negative], 0.0)
+        value[negative] = total
     error = error + 4 * _ULP
     return Interval(value - error, value, np.minimum(value + error, 0.0))

@@ -56,7 +56,7 @@ class TooCoarse(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Pair:
-    """Masses under P at the losses h·index; under Q they are e^{−loss} times that."""
+    """Masses under P at the losses h·index + offset; under Q they are e^{−loss} times that."""
 
     h: float
     index: NDArray[np.int64]
@@ -64,18 +64,18 @@ class Pair:
     log_p_infinity: float  # mass of P where Q has none
     log_q_infinity: float  # and the reverse
     relative_error: float  # by how much the curve of the stored doubles may fail to dominate (be dominated)
+    offset: float = 0.0
 
     @cached_property
     def epsilon(self) -> Array:
-        return np.asarray(self.h * self.index, dtype=np.float64)
+        return np.asarray(self.h * self.index + self.offset, dtype=np.float64)
 
     @cached_property
     def swapped(self) -> Pair:
         """The pair (Q, P)."""
         log_q = (self.log_p - self.epsilon)[::-1]
-        return Pair(
-            self.h, -self.index[::-1], log_q, self.log_q_infinity, self.log_p_infinity, self.relative_error
-        )
+        infinities = self.log_q_infinity, self.log_p_infinity
+        return Pair(self.h, -self.index[::-1], log_q, *infinities, self.relative_error, -self.offset)
 
 
 def choose_points(h: float, far: tuple[float, float], spacing: Callable[[float], float]) -> NDArray[np.int64]:
@@ -227,8 +227,8 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) ->
     left = curve_at_nodes((log_p - epsilon)[zero::-1], log_q_infinity, -epsilon[zero::-1]) + epsilon[zero::-1]
     sign = 1.0 if upper else -1.0
     violation = max(
-        _largest(sign, log_v[zero:], right),
-        _largest(sign, log_v[zero::-1], left) + abs(math.expm1(left[0] - right[0])),
+        shortfall(sign, log_v[zero:], right),
+        shortfall(sign, log_v[zero::-1], left) + abs(math.expm1(left[0] - right[0])),
         abs(excess) * math.exp(-log_v[zero]) if log_v[zero] > -600 else 0.0,
     )
     if not violation < _WORST:
@@ -241,7 +241,7 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) ->
     return Pair(h, index[some], log_p[some], log_p_infinity, log_q_infinity, error)
 
 
-def _largest(sign: float, wanted: Array, got: Array) -> float:
+def shortfall(sign: float, wanted: Array, got: Array) -> float:
     """The largest sign·(wanted − got), at least 0; −∞ against −∞ counts as nothing."""
     with np.errstate(invalid="ignore"):
         return float(np.nanmax(np.append(sign * (wanted - got), 0.0)))
@@ -305,3 +305,9 @@ def bracket(curve: Curve, h: float, index: NDArray[np.int64], margin: float = 0.
     with np.errstate(divide="ignore"):
         below = _finish(h, index, lower[::FINE] + np.log1p(-beta), upper=False)
     return below, above
+
+
+def pair_above(curve: Curve, h: float, index: NDArray[np.int64]) -> Pair:
+    """Only the pair above, which needs fewer points of the curve."""
+    _, upper = out_of_the_money(curve, np.asarray(h * index, dtype=np.float64))
+    return _finish(h, index, upper, upper=True)

@@ -99,10 +99,10 @@ class PoissonCurve(ComposedCurve):
     def __init__(
         self, noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
     ) -> None:
-        """With many steps the losses gather at their least value, log(1 − q): the lattice meets it."""
+        """The loss of a step is at least log(1 − q), and with many steps mostly close to that."""
         self._step, self._taken = PoissonStepCurve(noise_multiplier, steps), taken
-        anchor = -math.log1p(-1 / steps) if steps > 1 else None
-        super().__init__([(self._step, taken)], accuracy, anchor=anchor)
+        edge = -math.log1p(-1 / steps) if steps > 1 else None
+        super().__init__([(self._step, taken)], accuracy, edge=edge)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """One step in closed form, more by composition."""

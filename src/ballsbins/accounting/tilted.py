@@ -32,95 +32,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
+from ballsbins.accounting.cumulants import Atoms, Cumulants
 from ballsbins.accounting.curve import Array
 from ballsbins.accounting.discretize import Pair, suffix_sums
 from ballsbins.errors import AccuracyError
 
 MAX_CELLS = 2**23
 _U = 2.0**-53
-_LUMPS = 2048
 
 Spectrum = NDArray[np.complex128]
 
 
-@dataclass(frozen=True)
-class Atoms:
-    """Losses and log masses of one factor, and how often it occurs."""
-
-    epsilon: Array
-    log_p: Array
-    count: int
-
-    def lumped(self) -> Atoms:
-        """At most _LUMPS atoms with nearly the same moments, to look for θ."""
-        n = self.log_p.size
-        if n <= _LUMPS:
-            return self
-        size = -(-n // _LUMPS)
-        pad = -n % size
-        log_p = np.concatenate([self.log_p, np.full(pad, -np.inf)]).reshape(-1, size)
-        epsilon = np.concatenate([self.epsilon, np.zeros(pad)]).reshape(-1, size)
-        w = np.maximum(log_p.max(axis=1, keepdims=True), -1e300)
-        p = np.exp(log_p - w)
-        total = p.sum(axis=1)
-        full = total > 0
-        return Atoms(
-            (p * epsilon).sum(axis=1)[full] / total[full], np.log(total[full]) + w[full, 0], self.count
-        )
-
-    def log_moment(self, theta: float) -> float:
-        """Log Σ p e^{θε}, once."""
-        x = self.log_p + theta * self.epsilon
-        w = float(x.max())
-        return w + math.log(float(np.exp(x - w).sum()))
-
-    def moments(self, theta: float) -> tuple[float, float, float]:
-        """Log Σ p e^{θε}, tilted mean and tilted variance, once."""
-        x = self.log_p + theta * self.epsilon
-        w = float(x.max())
-        p = np.exp(x - w)
-        total = float(p.sum())
-        mean = float(p @ self.epsilon) / total
-        variance = float(p @ (self.epsilon - mean) ** 2) / total
-        return w + math.log(total), mean, variance
-
-
-@dataclass(frozen=True)
-class Cumulants:
-    """κ(θ), its derivatives, and the θ that puts the mean at ε."""
-
-    atoms: Sequence[Atoms]
-
-    def at(self, theta: float) -> tuple[float, float, float]:
-        """κ, κ′, κ″ of the sum of all losses."""
-        each = [(a.count, a.moments(theta)) for a in self.atoms]
-        kappa, mean, variance = (sum(n * m[k] for n, m in each) for k in range(3))
-        return kappa, mean, variance
-
-    def solve(self, epsilon: float, largest: float) -> float:
-        """The θ in [0, largest] with κ′(θ) = ε to 10⁻³ standard deviations, else the nearer end."""
-        low, high = 0.0, math.inf
-        _, mean, variance = self.at(0.0)
-        if mean >= epsilon:
-            return 0.0
-        theta = min((epsilon - mean) / max(variance, 1e-300), largest)
-        for _ in range(200):
-            _, mean, variance = self.at(theta)
-            if abs(mean - epsilon) <= 1e-3 * math.sqrt(variance) + 1e-15 * abs(epsilon):
-                break
-            if mean < epsilon:
-                if theta >= largest:
-                    break
-                low = theta
-            else:
-                high = theta
-            newton = theta + (epsilon - mean) / max(variance, 1e-300)
-            if not low < newton < high:
-                newton = 2 * theta if math.isinf(high) else 0.5 * (low + high)
-            theta = min(newton, largest, 4 * theta if math.isinf(high) else math.inf)
-            if high - low <= 1e-12 * high:
-                break
-        return theta
+class WindowError(AccuracyError):
+    """The composed loss spreads over more cells than a transform should have."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +52,7 @@ class Sheet:
     """The composed curve around one θ: valid for `start` ≤ ε ≤ `stop`."""
 
     h: float
+    origin: float  # lattice points are origin + h·(first + k)
     first: int
     start: float
     stop: float
@@ -145,8 +70,8 @@ class Sheet:
 
     def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
         """Bound on log δ at ε, and −dlog δ/dε. Between lattice points the curve is linear in K, exactly."""
-        k = np.clip(np.floor(epsilon / self.h).astype(np.int64) + 1 - self.first, 0, self.log_value.size)
-        node = self.h * (self.first + k)
+        k = self._cell(epsilon, self.log_value.size)
+        node = self.origin + self.h * (self.first + k)
         x = np.minimum(epsilon - node, 0.0)
         with np.errstate(divide="ignore"):
             value = np.logaddexp(
@@ -166,7 +91,7 @@ class Sheet:
 
     def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array]:
         """How much of log δ(ε) rounding and the window cost, roughly, and how much each may."""
-        k = np.clip(np.floor(epsilon / self.h).astype(np.int64) + 1 - self.first, 0, self.log_value.size - 1)
+        k = self._cell(epsilon, self.log_value.size - 1)
         bulk = np.logaddexp(self.log_value[k], self.log_tail[k] - 40)
         noise = np.exp(np.minimum(math.log(self.noise) - bulk, 300.0))
         missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
@@ -185,8 +110,42 @@ class Sheet:
             float(candidates[right[0] - 1 if right.size else -1]),
         )
 
+    def _cell(self, epsilon: Array, most: int) -> NDArray[np.int64]:
+        """Index of the first lattice point above ε."""
+        index = np.floor((epsilon - self.origin) / self.h).astype(np.int64)
+        return np.clip(index + 1 - self.first, 0, most)
+
     def _tail(self, k: NDArray[np.int64]) -> Array:
         return np.where(k < self.log_tail.size, self.log_tail[np.minimum(k, self.log_tail.size - 1)], -np.inf)
+
+
+@dataclass(frozen=True)
+class Chernoff:
+    """What can be said without a transform: δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}), at one ε."""
+
+    start: float
+    bound: float
+    theta: float
+    upper: bool
+
+    @property
+    def stop(self) -> float:
+        return self.start
+
+    def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
+        """The bound, or nothing from below."""
+        value = self.bound if self.upper else -math.inf
+        return np.full(epsilon.size, value), np.full(epsilon.size, self.theta)
+
+
+def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
+    """The Chernoff bound at its best θ."""
+    atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
+    theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, 1e9), 1e-9)
+    kappa = sum(a.count * a.log_moment(theta) for a in atoms)
+    relative = sum(count * (pair.relative_error + 64 * _U * (1 + abs(kappa))) for pair, count in pairs)
+    finite = kappa - theta * epsilon + _log_peak(theta) + relative
+    return Chernoff(epsilon, min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta, upper)
 
 
 def compose(
@@ -199,6 +158,12 @@ def compose(
     the window grows.
     """
     h = pairs[0][0].h
+    most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
+    if epsilon >= most:  # no sum of losses exceeds ε
+        nothing = np.array([-np.inf])
+        bounds = {"log_slack": -math.inf, "noise": 0.0, "relative": 0.0, "log_infinity": log_infinity(pairs)}
+        return Sheet(h, 0.0, 0, most, max(stop, epsilon), 0.0, 0.0, nothing, nothing, upper=upper, **bounds)
+    pairs = _relevant(pairs, 0.8 * epsilon)
     atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
     cumulants = Cumulants([a.lumped() for a in atoms])
     saddle = cumulants.solve(epsilon, 40 / h)
@@ -218,6 +183,19 @@ def compose(
             outside = min(80.0, outside + 3 + math.log(missed[0] / allowed[0]))
     start, stop = sheet.good_range(epsilon, accuracy)
     return replace(sheet, start=start, stop=stop)
+
+
+def _relevant(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> list[tuple[Pair, int]]:
+    """The pairs without losses so low that all others at their largest would not bring the sum above ε."""
+    most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
+    kept = []
+    for pair, count in pairs:
+        some = pair.epsilon > epsilon - (most - float(pair.epsilon[-1])) - 2 * pair.h
+        some[-1] = True
+        kept.append(
+            (pair if some.all() else replace(pair, index=pair.index[some], log_p=pair.log_p[some]), count)
+        )
+    return kept
 
 
 def _compose(
@@ -241,10 +219,11 @@ def _compose(
     # is above ε plus the length of the window is wrapped into them.
     high = min(edge, stop + outside / theta) if theta > 0 else edge
     missed = above if high == edge else np.logaddexp(above, -outside - _log_peak(theta))
-    first = math.floor(low / h) - 1
+    origin = sum(count * pair.offset for pair, count in pairs)
+    first = math.floor((low - origin) / h) - 1
     cells = math.ceil(max(high - low, edge - epsilon) / h) + 4
     if cells > MAX_CELLS:
-        raise AccuracyError(
+        raise WindowError(
             f"A grid of {h:.1e} in ε needs {cells:,} cells to hold the composed loss, more than "
             f"{MAX_CELLS:,}. Ask for less accuracy in ε."
         )
@@ -252,7 +231,8 @@ def _compose(
     r, noise, rounding = _convolve(
         pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first
     )
-    skip, reach = max(0, math.floor(epsilon / h) - first), math.ceil(high / h) + 2 - first
+    skip = max(0, math.floor((epsilon - origin) / h) - first)
+    reach = math.ceil((high - origin) / h) + 2 - first
     window, first = r[skip:reach], first + skip
     with np.errstate(divide="ignore"):
         log_r = np.log(np.maximum(window, 0.0) + noise if upper else np.maximum(window - noise, 0.0))
@@ -265,6 +245,7 @@ def _compose(
     relative = rounding + sum(count * pair.relative_error for pair, count in pairs)
     return Sheet(
         h=h,
+        origin=origin,
         first=first,
         start=epsilon,
         stop=stop,

@@ -43,7 +43,7 @@ _TOLERANCE = 1e-9
 def renyi_divergence(
     noise_multiplier: float, steps: int, orders: Sequence[float], direction: Direction
 ) -> Array:
-    """An upper bound on D_α of one epoch at each order α > 1, tight at integers (remove) or everywhere (add)."""
+    """An upper bound on D_α of one epoch at orders α > 1, tight at integers (remove) or everywhere (add)."""
     for alpha in orders:
         if not 1 < alpha <= _MOST:
             raise InvalidInputError(
@@ -101,8 +101,8 @@ def log_inverse_moment(noise_multiplier: float, steps: int, beta: float) -> floa
             return value + _TOLERANCE * (1 + abs(value))
         before = value
     raise AccuracyError(
-        f"The Rényi divergence of order {beta + 1:g} at noise_multiplier={noise_multiplier:g}, steps={steps} cannot be "
-        "had to 9 digits. Use the exact curve."
+        f"The Rényi divergence of order {beta + 1:g} at noise_multiplier={noise_multiplier:g}, steps={steps} "
+        "cannot be had to 9 digits. Use the exact curve."
     )
 
 
@@ -112,11 +112,11 @@ def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> flo
     def exponent(y: Array) -> Array:
         return beta * y + steps * _log_laplace(y - math.log(steps), sigma, refine)
 
-    low, high = -60.0 - 40 / beta, 60 + math.log(steps) + (12 * sigma + beta + 1) / sigma**2
+    low, high = -60.0 - 40 / beta, 60.0 + math.log(steps) + (12 * sigma + beta + 1) / sigma**2
     while high - low > 0.1:
-        y = np.linspace(low, high, 33)
-        k = int(np.argmax(exponent(y)))
-        low, high = float(y[max(k - 1, 0)]), float(y[min(k + 1, 32)])
+        scan = np.linspace(low, high, 33)
+        k = int(np.argmax(exponent(scan)))
+        low, high = float(scan[max(k - 1, 0)]), float(scan[min(k + 1, 32)])
     top = 0.5 * (low + high)
     left, peak, right = exponent(np.array([top - 0.1, top, top + 0.1]))
     step = refine * 0.7 / math.sqrt(max(100 * (2 * peak - left - right), 2.0))
@@ -126,7 +126,8 @@ def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> flo
         while exponent(np.array([top + sign * far]))[0] > peak - 45:
             far *= 1.3
         ends.append(far)
-    y = top + step * np.arange(-math.ceil(ends[0] / step), math.ceil(ends[1] / step) + 1)
+    cells = np.arange(-math.ceil(ends[0] / step), math.ceil(ends[1] / step) + 1)
+    y = np.asarray(top + step * cells, dtype=np.float64)
     blocks = [np.exp(exponent(y[k : k + 256]) - peak).sum() for k in range(0, y.size, 256)]
     return float(peak + math.log(sum(blocks) * step) - gammaln(beta))
 
@@ -169,7 +170,7 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
 
 
 class RenyiCurve:
-    """The upper bound on the curve of `epochs` epochs that Rényi divergences give; its lower bound is trivial."""
+    """The upper bound on the curve of `epochs` epochs that Rényi divergences give; the lower one is trivial."""
 
     def __init__(
         self, noise_multiplier: float, steps: int, epochs: int = 1, orders: Sequence[float] = ORDERS
