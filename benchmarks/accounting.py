@@ -40,16 +40,27 @@ def ours(sigma, steps, epochs=1, repeat=5):
 
 def against_peer(settings):
     print("ε at δ = 1e-6: CPU seconds, and the width of the bracket")
-    print(f"{'σ':>5} {'T':>6} {'epochs':>6} {'ours':>9} {'peer':>8} {'faster':>7} {'our width':>10} {'peer width':>10} {'tighter':>8}")
+    print(
+        f"{'σ':>5} {'T':>6} {'epochs':>6} {'ours':>9} {'peer':>8} {'faster':>7} "
+        f"{'our width':>10} {'peer width':>10} {'tighter':>8}"
+    )
     for sigma, steps, epochs in settings:
         seconds, bound = ours(sigma, steps, epochs, 5 if epochs == 1 else 2)
-        words = [str(PEER), str(ROOT / "benchmarks" / "peer_random_allocation.py"), str(sigma), str(steps), str(epochs), str(DELTA)]
+        words = [
+            str(PEER),
+            str(ROOT / "benchmarks" / "peer_random_allocation.py"),
+            str(sigma),
+            str(steps),
+            str(epochs),
+            str(DELTA),
+        ]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         peer = json.loads(done.stdout)
         width, theirs = bound.upper - bound.lower, peer["upper"] - peer["lower"]
         inside = peer["lower"] <= bound.upper and bound.lower <= peer["upper"]
         print(
-            f"{sigma:5g} {steps:6d} {epochs:6d} {seconds:9.4f} {peer['seconds']:8.2f} {peer['seconds'] / seconds:6.0f}x "
+            f"{sigma:5g} {steps:6d} {epochs:6d} {seconds:9.4f} {peer['seconds']:8.2f} "
+            f"{peer['seconds'] / seconds:6.0f}x "
             f"{width:10.2e} {theirs:10.2e} {theirs / width:7.0e}x{'' if inside else '   BRACKETS DISJOINT'}"
         )
 
@@ -60,7 +71,9 @@ def in_the_number_of_steps():
     for steps in (10**3, 10**5, 10**7, 10**9):
         seconds, bound = ours(0.35, steps, repeat=9)
         base = base or seconds
-        print(f"T = {steps:>13,}: {1e3 * seconds:6.1f} ms, {seconds / base:4.2f} of T = 1,000, ε = {bound.value:.9f}")
+        print(
+            f"T = {steps:>13,}: {1e3 * seconds:6.1f} ms, {seconds / base:4.2f} of T = 1,000, ε = {bound.value:.9f}"
+        )
 
 
 def dense_curve():
@@ -69,13 +82,17 @@ def dense_curve():
     unit, _ = cpu(lambda: np.exp(numbers))
     grid = np.linspace(0.01, 10.0, 1000)
     seconds, _ = cpu(lambda: Mechanism(BallsAndBins(1000), 0.35).delta(grid))
-    print(f"{1e3 * seconds:.1f} ms, {seconds / unit:.1f} times numpy's 10⁶ complex exponentials ({1e3 * unit:.1f} ms)")
+    print(
+        f"{1e3 * seconds:.1f} ms, {seconds / unit:.1f} times numpy's 10⁶ complex exponentials ({1e3 * unit:.1f} ms)"
+    )
 
 
 def calibration():
     print("\nσ for ε = 8, δ = 1e-6")
     for steps, epochs in ((1000, 1), (10**6, 1), (1000, 10)):
-        seconds, found = cpu(lambda s=steps, e=epochs: calibrate(BallsAndBins(s), epsilon=8.0, delta=DELTA, epochs=e), 1)
+        seconds, found = cpu(
+            lambda s=steps, e=epochs: calibrate(BallsAndBins(s), epsilon=8.0, delta=DELTA, epochs=e), 1
+        )
         print(f"T = {steps:>9,}, {epochs:2d} epochs: {seconds:6.2f} s, σ = {found.noise_multiplier:.7f}")
 
 
@@ -84,7 +101,10 @@ def imports():
     times = {}
     for module in ("numpy", "ballsbins", "ballsbins.cli", "ballsbins.accountant"):
         code = f"import time; b = time.perf_counter(); import {module}; print(time.perf_counter() - b)"
-        runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
+        runs = [
+            subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+            for _ in range(5)
+        ]
         times[module] = min(float(run.stdout) for run in runs)
         print(f"{module:22s} {times[module]:6.3f} s, {times[module] / times['numpy']:4.1f} times numpy")
 

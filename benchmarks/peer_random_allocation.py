@@ -1,6 +1,6 @@
 """Run by the peer's own Python: ε of Gaussian random allocation by PLD_accounting, with its CPU time, as JSON.
 
-    python benchmarks/peer_random_allocation.py SIGMA STEPS EPOCHS DELTA
+python benchmarks/peer_random_allocation.py SIGMA STEPS EPOCHS DELTA
 """
 
 import json

@@ -15,7 +15,9 @@ from ballsbins.accounting.deterministic import GaussianCurve
 def test_the_numbers_of_the_design():
     assert Mechanism(BallsAndBins(1000), 0.35).epsilon(1e-6).value == pytest.approx(10.168696127, rel=1e-10)
     assert Mechanism(BallsAndBins(36133), 0.3).epsilon(1e-6).value == pytest.approx(10.286294502, rel=1e-10)
-    assert Mechanism(BallsAndBins(1000), 0.35).delta(10.0).value == pytest.approx(1.331225910870904e-6, rel=1e-12)
+    assert Mechanism(BallsAndBins(1000), 0.35).delta(10.0).value == pytest.approx(
+        1.331225910870904e-6, rel=1e-12
+    )
 
 
 def test_scalars_give_floats_and_arrays_give_arrays():
@@ -54,7 +56,16 @@ def test_json_is_stable_and_plain():
     one, two = (json.dumps(Mechanism(BallsAndBins(1000), 0.35).epsilon(1e-6).to_dict()) for _ in range(2))
     assert one == two
     data = json.loads(one)
-    assert list(data) == ["quantity", "lower", "value", "upper", "method", "confidence", "directions", "mechanism"]
+    assert list(data) == [
+        "quantity",
+        "lower",
+        "value",
+        "upper",
+        "method",
+        "confidence",
+        "directions",
+        "mechanism",
+    ]
     assert data["quantity"] == "epsilon"
     assert data["method"] == "exact"
     assert data["confidence"] == 1.0
@@ -72,7 +83,9 @@ def test_one_step_is_the_gaussian_mechanism():
 def test_fixed_bins_are_one_epoch_with_less_noise():
     fixed = Mechanism(BallsAndBins(1000, redraw=False), 1.0, epochs=9).epsilon(1e-6)
     assert fixed.method == "exact"
-    assert fixed.value == pytest.approx(Mechanism(BallsAndBins(1000), 1.0 / 3.0).epsilon(1e-6).value, rel=1e-12)
+    assert fixed.value == pytest.approx(
+        Mechanism(BallsAndBins(1000), 1.0 / 3.0).epsilon(1e-6).value, rel=1e-12
+    )
 
 
 def test_fixed_bins_cost_twenty_times_as_much():
@@ -84,7 +97,10 @@ def test_fixed_bins_cost_twenty_times_as_much():
 
 def test_a_run_that_stops_early_costs_less():
     for redraw in (True, False):
-        steps = [Mechanism(BallsAndBins(40, redraw=redraw), 0.8, 2, last).epsilon(1e-5) for last in (1, 20, 39, None)]
+        steps = [
+            Mechanism(BallsAndBins(40, redraw=redraw), 0.8, 2, last).epsilon(1e-5)
+            for last in (1, 20, 39, None)
+        ]
         whole = Mechanism(BallsAndBins(40, redraw=redraw), 0.8, 1).epsilon(1e-5)
         values = [whole.value, *(bound.value for bound in steps)]
         assert values == sorted(values)
@@ -101,19 +117,26 @@ def test_an_unfinished_first_epoch_in_closed_form():
 def test_deterministic_does_not_depend_on_steps():
     one, many = Mechanism(Deterministic(1), 2.0, 4), Mechanism(Deterministic(10**6), 2.0, 4)
     assert one.epsilon(1e-6).upper == many.epsilon(1e-6).upper
-    assert one.epsilon(1e-6).value == pytest.approx(Mechanism(Deterministic(5), 1.0).epsilon(1e-6).value, rel=1e-12)
+    assert one.epsilon(1e-6).value == pytest.approx(
+        Mechanism(Deterministic(5), 1.0).epsilon(1e-6).value, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("sigma", "steps"), [(0.4, 500), (1.0, 100), (3.0, 20)])
 def test_propositions_of_the_paper(sigma, steps):
     """δ_B ≤ δ_S ≤ δ_D in the sense of the bounds, and δ_B < δ_P for large ε."""
     epsilon = np.array([0.2, 1.0, 3.0, 8.0])
-    bins, shuffle, fixed = (Mechanism(kind(steps), sigma).log_delta(epsilon) for kind in (BallsAndBins, Shuffle, Deterministic))
+    bins, shuffle, fixed = (
+        Mechanism(kind(steps), sigma).log_delta(epsilon) for kind in (BallsAndBins, Shuffle, Deterministic)
+    )
     assert (bins.lower <= shuffle.upper).all()
     assert (bins.value <= shuffle.lower + 1e-9).all()  # the exact δ_B is one of shuffle's lower bounds
     np.testing.assert_array_equal(shuffle.upper, fixed.upper)
     far = Mechanism(BallsAndBins(steps), sigma).epsilon(1e-9).value
-    assert Mechanism(BallsAndBins(steps), sigma).log_delta(far).upper < Mechanism(Poisson(steps), sigma).log_delta(far).lower
+    assert (
+        Mechanism(BallsAndBins(steps), sigma).log_delta(far).upper
+        < Mechanism(Poisson(steps), sigma).log_delta(far).lower
+    )
 
 
 def test_outside_of_the_exact_methods_domain_bounds_are_given():

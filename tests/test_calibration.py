@@ -43,7 +43,9 @@ def test_the_least_noise(sampler, epsilon, delta):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [BallsAndBins(100), Poisson(100), BallsAndBins(100, redraw=False)], ids=repr)
+@pytest.mark.parametrize(
+    "sampler", [BallsAndBins(100), Poisson(100), BallsAndBins(100, redraw=False)], ids=repr
+)
 def test_the_least_noise_for_several_epochs(sampler):
     found = calibrate(sampler, epsilon=2.0, delta=1e-6, epochs=5)
     assert found.epochs == 5
@@ -56,7 +58,9 @@ def test_the_gaussian_mechanism_in_closed_form():
     # one step, ε = 1, δ = 10⁻⁵: Balle and Wang's analytic Gaussian mechanism
     found = calibrate(BallsAndBins(1), epsilon=1.0, delta=1e-5)
     assert found.noise_multiplier == pytest.approx(3.7306314, rel=1e-6)
-    assert calibrate(Deterministic(9), epsilon=1.0, delta=1e-5).noise_multiplier == pytest.approx(found.noise_multiplier, rel=1e-6)
+    assert calibrate(Deterministic(9), epsilon=1.0, delta=1e-5).noise_multiplier == pytest.approx(
+        found.noise_multiplier, rel=1e-6
+    )
 
 
 def test_automatic_truncation():
@@ -64,7 +68,9 @@ def test_automatic_truncation():
     penalty = found.delta(4.0).penalty
     assert 0 < penalty <= 0.01 * 1e-6
     size = found.sampler.max_batch_size
-    smaller = Mechanism(BallsAndBins(1000, max_batch_size=size - 1, num_examples=10**6), found.noise_multiplier)
+    smaller = Mechanism(
+        BallsAndBins(1000, max_batch_size=size - 1, num_examples=10**6), found.noise_multiplier
+    )
     assert smaller.delta(4.0).penalty > 0.01 * 1e-6
 
 
@@ -96,10 +102,18 @@ def test_plan():
     ("call", "error", "words"),
     [
         (lambda: calibrate(BallsAndBins(9), epsilon=0.0, delta=1e-6), InvalidInputError, "epsilon is 0.0"),
-        (lambda: calibrate(BallsAndBins(9), epsilon=math.nan, delta=1e-6), InvalidInputError, "epsilon is nan"),
+        (
+            lambda: calibrate(BallsAndBins(9), epsilon=math.nan, delta=1e-6),
+            InvalidInputError,
+            "epsilon is nan",
+        ),
         (lambda: calibrate(BallsAndBins(9), epsilon=1.0, delta=0.0), InvalidInputError, "delta is 0.0"),
         (lambda: calibrate(BallsAndBins(9), epsilon=1.0, delta=1.0), InvalidInputError, "delta is 1.0"),
-        (lambda: calibrate(BallsAndBins(9), epsilon=1e-9, delta=1e-99), UnreachableTargetError, "no noise multiplier"),
+        (
+            lambda: calibrate(BallsAndBins(9), epsilon=1e-9, delta=1e-99),
+            UnreachableTargetError,
+            "no noise multiplier",
+        ),
         (
             lambda: calibrate(BallsAndBins(9), epsilon=1.0, delta=1e-6, max_batch_size="auto"),
             InvalidInputError,
@@ -115,9 +129,21 @@ def test_plan():
             InvalidInputError,
             '"auto"',
         ),
-        (lambda: most_epochs(BallsAndBins(9), 0.1, epsilon=1.0, delta=1e-6), UnreachableTargetError, "not even one"),
-        (lambda: least_steps(BallsAndBins(9), 0.051, epsilon=1e-9, delta=1e-9), UnreachableTargetError, "even 1,000"),
-        (lambda: least_steps(Shuffle(9), 1.0, epsilon=1.0, delta=1e-6), InvalidInputError, "BallsAndBins or Poisson"),
+        (
+            lambda: most_epochs(BallsAndBins(9), 0.1, epsilon=1.0, delta=1e-6),
+            UnreachableTargetError,
+            "not even one",
+        ),
+        (
+            lambda: least_steps(BallsAndBins(9), 0.051, epsilon=1e-9, delta=1e-9),
+            UnreachableTargetError,
+            "even 1,000",
+        ),
+        (
+            lambda: least_steps(Shuffle(9), 1.0, epsilon=1.0, delta=1e-6),
+            InvalidInputError,
+            "BallsAndBins or Poisson",
+        ),
         (lambda: plan(0, epsilon=1.0, delta=1e-6), InvalidInputError, "num_examples is 0"),
         (lambda: plan(10, epsilon=1.0, delta=1e-6, batch_sizes=[11]), InvalidInputError, "batch size is 11"),
     ],

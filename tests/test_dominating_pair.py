@@ -20,14 +20,16 @@ def simulate(sigma, steps, epsilon, seed):
     """Estimates of δ in both directions, with standard errors, from runs on either data set."""
     rng = np.random.default_rng(seed)
     sampler = BallsAndBins(steps)
-    bins = np.array([sampler.bin_of(seed, epoch, 6) for epoch in range(RUNS)])  # where the seventh example goes
+    bins = np.array(
+        [sampler.bin_of(seed, epoch, 6) for epoch in range(RUNS)]
+    )  # where the seventh example goes
     noise = sigma * rng.standard_normal((2, RUNS, steps))
     present, absent = noise[0].copy(), noise[1]
     present[np.arange(RUNS), bins] += 1.0
     loss = [np.log(np.exp((x - 0.5) / sigma**2).mean(axis=1)) for x in (present, absent)]
     result = {}
     for direction, sign in (("remove", 1.0), ("add", -1.0)):
-        first, second = (loss if direction == "remove" else loss[::-1])
+        first, second = loss if direction == "remove" else loss[::-1]
         hits = sign * first > epsilon, sign * second > epsilon
         value = hits[0].mean() - np.exp(epsilon) * hits[1].mean()
         variance = (hits[0].var() + np.exp(2 * epsilon) * hits[1].var()) / RUNS

@@ -11,7 +11,18 @@ import ballsbins
 from ballsbins import extras
 from ballsbins.errors import BallsBinsError, MissingExtraError
 
-HEAVY = ["torch", "jax", "pyspark", "matplotlib", "pandas", "pyarrow", "dp_accounting", "scipy", "cryptography", "typer"]
+HEAVY = [
+    "torch",
+    "jax",
+    "pyspark",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "dp_accounting",
+    "scipy",
+    "cryptography",
+    "typer",
+]
 
 
 def modules_after(statement):

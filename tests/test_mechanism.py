@@ -30,7 +30,12 @@ def test_saved_and_read_back(sampler, last):
     text = json.dumps(mechanism.to_dict())
     assert Mechanism.from_dict(json.loads(text)) == mechanism
     assert pickle.loads(pickle.dumps(mechanism)) == mechanism
-    names = {"BallsAndBins": BallsAndBins, "Poisson": Poisson, "Shuffle": Shuffle, "Deterministic": Deterministic}
+    names = {
+        "BallsAndBins": BallsAndBins,
+        "Poisson": Poisson,
+        "Shuffle": Shuffle,
+        "Deterministic": Deterministic,
+    }
     assert eval(repr(mechanism), names | {"Mechanism": Mechanism}) == mechanism
 
 
@@ -114,7 +119,9 @@ def test_total_steps():
 
 def test_batches_are_the_samplers():
     mechanism = Mechanism(BallsAndBins(10), 1.0, epochs=2)
-    for ours, theirs in zip(mechanism.batches(200, 5, 1, 4), BallsAndBins(10).batches(200, 5, 1, 4), strict=True):
+    for ours, theirs in zip(
+        mechanism.batches(200, 5, 1, 4), BallsAndBins(10).batches(200, 5, 1, 4), strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
     with pytest.raises(InvalidInputError, match="epoch is 2"):
         mechanism.batches(200, 5, epoch=2)

@@ -1,11 +1,11 @@
 """Differentially private training with balls-and-bins batches, and its exact privacy.
 
-    from ballsbins import BallsAndBins, calibrate, new_key
+from ballsbins import BallsAndBins, calibrate, new_key
 
-    mechanism = calibrate(BallsAndBins(steps=1000), epsilon=8.0, delta=1e-6)
-    for batch in mechanism.batches(num_examples=60_000, key=new_key()):
-        ...  # clip, sum, add noise of mechanism.noise_multiplier, step
-    print(mechanism.epsilon(delta=1e-6))
+mechanism = calibrate(BallsAndBins(steps=1000), epsilon=8.0, delta=1e-6)
+for batch in mechanism.batches(num_examples=60_000, key=new_key()):
+    ...  # clip, sum, add noise of mechanism.noise_multiplier, step
+print(mechanism.epsilon(delta=1e-6))
 """
 
 from __future__ import annotations

@@ -15,7 +15,11 @@ import numpy as np
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
 from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve, renyi_divergence
-from ballsbins.accounting.balls_and_bins.truncation import Truncated, least_max_batch_size, log_overflow_probability
+from ballsbins.accounting.balls_and_bins.truncation import (
+    Truncated,
+    least_max_batch_size,
+    log_overflow_probability,
+)
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Between, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
@@ -50,12 +54,17 @@ def curve_of(mechanism: Mechanism, method: str = "auto") -> Curve:
 
 def _other_method(mechanism: Mechanism, method: str) -> Curve:
     if method not in METHODS:
-        raise InvalidInputError("method", method, f"one of {', '.join(METHODS)}", "Leave it out for the best one.")
+        raise InvalidInputError(
+            "method", method, f"one of {', '.join(METHODS)}", "Leave it out for the best one."
+        )
     sampler = mechanism.sampler
     sigma, steps, epochs, last = _facts(mechanism)
     if not isinstance(sampler, BallsAndBins) or last < steps:
         raise InvalidInputError(
-            "method", method, '"auto" for this mechanism', "Other methods are for whole epochs of balls-and-bins."
+            "method",
+            method,
+            '"auto" for this mechanism',
+            "Other methods are for whole epochs of balls-and-bins.",
         )
     if not sampler.redraw:
         sigma, epochs = sigma / np.sqrt(epochs), 1
@@ -63,7 +72,9 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
         return RenyiCurve(sigma, steps, epochs)
     one = BallsAndBinsLowerBound(sigma, steps)
     lower: Curve = one if epochs == 1 else ComposedCurve([(one, epochs)])
-    return Between(lower, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches")
+    return Between(
+        lower, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches"
+    )
 
 
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
@@ -73,7 +84,7 @@ def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
 
 
 def log_penalty(mechanism: Mechanism) -> float | None:
-    """log of p, the bound on the probability that any batch is truncated; None if none ever is.
+    """Logarithm of p, the bound on the probability that any batch is truncated; None if none ever is.
 
     Fixed bins are drawn once, so a batch that fits in one epoch fits in all.
     """
@@ -175,7 +186,9 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str = "auto") -> 
         for point in points:
             _check_truncation(mechanism, curve, float(point))
     sides = {
-        direction: np.array([epsilon_at(curve, direction, float(np.log(point))) for point in points]).reshape(-1, 3).T
+        direction: np.array([epsilon_at(curve, direction, float(np.log(point))) for point in points])
+        .reshape(-1, 3)
+        .T
         for direction in DIRECTIONS
     }
     upper = np.maximum(*(sides[direction][2] for direction in DIRECTIONS))
@@ -191,7 +204,9 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
     """
     start = max(epsilon_at(curve.curve, direction, float(np.log(delta)))[2] for direction in DIRECTIONS)
     epsilon = start + np.append(0.0, np.geomspace(1e-4, 20.0, 80))
-    used = np.max([np.exp(curve.curve.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0)
+    used = np.max(
+        [np.exp(curve.curve.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0
+    )
     allowed = float(np.max((delta - used) / (1.0 + np.exp(epsilon))))
     if allowed > 0.0 and np.log(allowed) >= curve.log_p:
         return
@@ -209,13 +224,19 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
 
 def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) -> Bound:
     """The best true-positive rate of any membership test, the larger of the two directions."""
-    rates = _points("false_positive_rate", false_positive_rate, "a number in [0, 1]", lambda x: (x >= 0.0) & (x <= 1.0))
+    rates = _points(
+        "false_positive_rate", false_positive_rate, "a number in [0, 1]", lambda x: (x >= 0.0) & (x <= 1.0)
+    )
     curve = mechanism.curve
     sides = {
-        direction: np.array([true_positive_rate(curve, direction, float(rate)) for rate in rates]).reshape(-1, 3).T
+        direction: np.array([true_positive_rate(curve, direction, float(rate)) for rate in rates])
+        .reshape(-1, 3)
+        .T
         for direction in DIRECTIONS
     }
-    return _bound(mechanism, curve, "true_positive_rate", sides, np.zeros_like(rates), np.shape(false_positive_rate))
+    return _bound(
+        mechanism, curve, "true_positive_rate", sides, np.zeros_like(rates), np.shape(false_positive_rate)
+    )
 
 
 def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: bool) -> Any:
@@ -224,7 +245,9 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
 
     if log_penalty(mechanism) is not None:
         advice = "Use Mechanism.epsilon, or ballsbins.dp_events.MechanismAccountant, which carry its penalty aside."
-        raise InvalidInputError("max_batch_size", getattr(mechanism.sampler, "max_batch_size", None), "None", advice)
+        raise InvalidInputError(
+            "max_batch_size", getattr(mechanism.sampler, "max_batch_size", None), "None", advice
+        )
     if isinstance(mechanism.sampler, Shuffle):
         advice = "Deterministic batches are an upper bound."
         raise InvalidInputError("sampler", mechanism.sampler, "one whose privacy curve is known", advice)
@@ -241,7 +264,9 @@ def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
     sigma, steps, epochs, last = _facts(mechanism)
     if not isinstance(sampler, BallsAndBins) or last < steps or log_penalty(mechanism) is not None:
         advice = "Rényi divergences are computed for whole epochs of balls-and-bins without truncation."
-        raise InvalidInputError("mechanism", mechanism, "whole epochs of BallsAndBins without max_batch_size", advice)
+        raise InvalidInputError(
+            "mechanism", mechanism, "whole epochs of BallsAndBins without max_batch_size", advice
+        )
     if not sampler.redraw:
         sigma, epochs = sigma / np.sqrt(epochs), 1
     return {direction: epochs * renyi_divergence(sigma, steps, orders, direction) for direction in DIRECTIONS}
@@ -278,10 +303,14 @@ def _bound(
         if quantity == "delta":
             rows = np.exp(rows)
             # exp rounds to nearest: step outwards, so that the bounds stay bounds
-            rows = np.stack([np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)])
+            rows = np.stack(
+                [np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)]
+            )
         lower, value, upper = (shaped(row) for row in rows)
         return Bound(quantity, lower, value, upper, curve.method, curve.confidence, shaped(penalty), **more)
 
     directions = {str(direction): part(rows) for direction, rows in sides.items()}
     worst = np.maximum(*sides.values())
-    return part(worst, directions=MappingProxyType(directions), mechanism=MappingProxyType(mechanism.to_dict()))
+    return part(
+        worst, directions=MappingProxyType(directions), mechanism=MappingProxyType(mechanism.to_dict())
+    )

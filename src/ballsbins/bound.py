@@ -76,4 +76,6 @@ def _plain(number: Number) -> Any:
 
 
 def _show(number: Number) -> str:
-    return f"{float(number):.10g}" if np.ndim(number) == 0 else np.array2string(np.asarray(number), precision=6)
+    return (
+        f"{float(number):.10g}" if np.ndim(number) == 0 else np.array2string(np.asarray(number), precision=6)
+    )

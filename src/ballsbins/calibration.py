@@ -41,14 +41,18 @@ def calibrate(
     """
     epsilon, delta = _target(epsilon, delta)
     if max_batch_size is not None:
-        sampler = with_max_batch_size(sampler, max_batch_size, num_examples, epsilon, delta, epochs, penalty_share)
+        sampler = with_max_batch_size(
+            sampler, max_batch_size, num_examples, epsilon, delta, epochs, penalty_share
+        )
 
     def excess(sigma: float) -> float:
         return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
 
     exact = isinstance(sampler, (BallsAndBins, Poisson))
     low, high = (LEAST_SIGMA, LARGEST_SIGMA) if exact else (1e-4, 1e8)
-    fixed = isinstance(sampler, (Deterministic, Shuffle)) or (isinstance(sampler, BallsAndBins) and not sampler.redraw)
+    fixed = isinstance(sampler, (Deterministic, Shuffle)) or (
+        isinstance(sampler, BallsAndBins) and not sampler.redraw
+    )
     # σ of fixed batches grows with √epochs, and the exact method must cover σ/√epochs
     root = math.sqrt(epochs) if fixed else 1.0
     if exact:
@@ -76,7 +80,9 @@ def with_max_batch_size(
 ) -> Sampler:
     """The sampler, truncated to the least size whose penalty at `epsilon` takes at most that share of `delta`."""
     if max_batch_size != "auto":
-        advice = 'Give a number of your own to the sampler itself: BallsAndBins(steps=…, max_batch_size=…, num_examples=…).'
+        advice = (
+            "Give a number of your own to the sampler: BallsAndBins(…, max_batch_size=…, num_examples=…)."
+        )
         raise InvalidInputError("max_batch_size", max_batch_size, '"auto" or None', advice)
     if not isinstance(sampler, (BallsAndBins, Poisson)):
         advice = "Batches of Shuffle and Deterministic have one size already."
@@ -85,7 +91,13 @@ def with_max_batch_size(
         "num_examples", num_examples, 1, advice='max_batch_size="auto" needs the number of examples.'
     )
     share = validate.real(
-        "penalty_share", penalty_share, 0.0, 1.0, open_left=True, open_right=True, advice="A hundredth is usual."
+        "penalty_share",
+        penalty_share,
+        0.0,
+        1.0,
+        open_left=True,
+        open_right=True,
+        advice="A hundredth is usual.",
     )
     fixed = isinstance(sampler, BallsAndBins) and not sampler.redraw
     batches = sampler.steps * (1 if fixed else epochs)
@@ -103,8 +115,8 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
 
     if not meets(1):
         raise UnreachableTargetError(
-            f"not even one epoch at noise_multiplier={noise_multiplier:g} has epsilon <= {epsilon:g} at delta={delta:g}. "
-            "Use more noise (calibrate finds how much), more steps, or a larger target."
+            f"not even one epoch at noise_multiplier={noise_multiplier:g} has epsilon <= {epsilon:g} "
+            f"at delta={delta:g}. Use more noise (calibrate finds how much), more steps, or a larger target."
         )
     return Mechanism(sampler, noise_multiplier, _last_true(meets, _MOST_EPOCHS))
 
@@ -112,7 +124,7 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
 def least_steps(
     sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float, epochs: int = 1
 ) -> Mechanism:
-    """The Mechanism with the fewest steps an epoch (the largest batches) whose upper ε at `delta` is within `epsilon`.
+    """The Mechanism with the fewest steps an epoch, so the largest batches, that meets the target.
 
     The steps of `sampler` are replaced; all else of it stays.
     """
@@ -122,12 +134,14 @@ def least_steps(
         raise InvalidInputError("sampler", sampler, "BallsAndBins or Poisson", advice)
 
     def misses(steps: int) -> bool:
-        return _excess(Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs), epsilon, delta) > 0.0
+        return (
+            _excess(Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs), epsilon, delta) > 0.0
+        )
 
     if misses(_MOST_STEPS):
         raise UnreachableTargetError(
-            f"even {_MOST_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss epsilon <= {epsilon:g} "
-            f"at delta={delta:g}. Use more noise (calibrate finds how much) or a larger target."
+            f"even {_MOST_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss "
+            f"epsilon <= {epsilon:g} at delta={delta:g}. Use more noise (calibrate finds how much) or a larger target."
         )
     steps = 1 if not misses(1) else 1 + _last_true(misses, _MOST_STEPS)
     return Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs)
@@ -156,11 +170,15 @@ def plan(
     sampler: Callable[[int], Sampler] = BallsAndBins,
 ) -> list[PlanRow]:
     """For a data set and a target, the calibrated Mechanism of every batch size (powers of 2 if none are given)."""
-    n = validate.integer("num_examples", num_examples, 1, advice="Give the number of examples in the data set.")
+    n = validate.integer(
+        "num_examples", num_examples, 1, advice="Give the number of examples in the data set."
+    )
     sizes = batch_sizes if batch_sizes is not None else _usual_sizes(n)
     rows = []
     for size in sizes:
-        b = validate.integer("batch size", size, 1, n, advice="It is the expected number of examples in a batch.")
+        b = validate.integer(
+            "batch size", size, 1, n, advice="It is the expected number of examples in a batch."
+        )
         rows.append(PlanRow(b, calibrate(sampler(-(-n // b)), epsilon=epsilon, delta=delta, epochs=epochs)))
     return rows
 
@@ -173,9 +191,17 @@ def _usual_sizes(num_examples: int) -> list[int]:
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
     return (
-        validate.real("epsilon", epsilon, 0.0, 700.0, open_left=True, advice="State the privacy loss to stay within."),
         validate.real(
-            "delta", delta, 0.0, 1.0, open_left=True, open_right=True, advice="Usually below 1 / number of examples."
+            "epsilon", epsilon, 0.0, 700.0, open_left=True, advice="State the privacy loss to stay within."
+        ),
+        validate.real(
+            "delta",
+            delta,
+            0.0,
+            1.0,
+            open_left=True,
+            open_right=True,
+            advice="Usually below 1 / number of examples.",
         ),
     )
 

@@ -20,6 +20,7 @@ import attr
 import dp_accounting
 import numpy as np
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
 
 from ballsbins.accountant import log_penalty, untruncated_curves
@@ -47,6 +48,7 @@ class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
     def __init__(self, value_discretization_interval: float = 1e-4) -> None:
         """Start with nothing composed; the interval is dp_accounting's grid of losses."""
         super().__init__(_SPECIAL, value_discretization_interval)
+        self._pld: PrivacyLossDistribution  # made by dp_accounting
         self._log_penalty = -math.inf
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:

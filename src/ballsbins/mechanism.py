@@ -52,7 +52,9 @@ class Mechanism:
             open_left=True,
             advice="It is the standard deviation of the noise divided by the clip norm.",
         )
-        epochs = validate.integer("epochs", self.epochs, 1, 10**9, advice="State how often the data is passed.")
+        epochs = validate.integer(
+            "epochs", self.epochs, 1, 10**9, advice="State how often the data is passed."
+        )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "epochs", epochs)
         if self.last_epoch_steps is not None:

@@ -52,7 +52,9 @@ def test_printed_bounds_are_rounded_against_ourselves():
     text = answer("epsilon", "-s", 0.35, "-T", 1000, "-d", 1e-6)
     headline = float(re.search(r"ε ≤ ([\d.]+)", text)[1])
     assert bound.upper <= headline <= bound.upper * (1 + 1e-5)
-    lower, value, upper = (float(x) for x in re.search(r"both directions +([\d.]+) +([\d.]+) +([\d.]+)", text).groups())
+    lower, value, upper = (
+        float(x) for x in re.search(r"both directions +([\d.]+) +([\d.]+) +([\d.]+)", text).groups()
+    )
     assert lower <= bound.lower
     assert upper >= bound.upper
     assert value == pytest.approx(bound.value, rel=1e-9)
@@ -90,7 +92,9 @@ def test_calibrate_finds_steps_and_epochs():
     assert Mechanism(BallsAndBins(steps), 1.0).epsilon(1e-5).upper <= 2.0
     assert Mechanism(BallsAndBins(steps - 1), 1.0).epsilon(1e-5).upper > 2.0
     data = json.loads(
-        answer("calibrate", "-e", 2, "-d", 1e-5, "-s", 4, "-T", 9, "--fixed-bins", "--find", "epochs", "--json")
+        answer(
+            "calibrate", "-e", 2, "-d", 1e-5, "-s", 4, "-T", 9, "--fixed-bins", "--find", "epochs", "--json"
+        )
     )
     epochs = data["mechanism"]["epochs"]
     assert Mechanism(BallsAndBins(9, redraw=False), 4.0, epochs).epsilon(1e-5).upper <= 2.0
@@ -180,7 +184,10 @@ def test_version_and_help():
         (("epsilon", "-s", 1, "-T", 10, "-b", 5, "-d", 1e-6), ["--batch-size"]),
         (("epsilon", "-s", 1, "-n", 10, "-b", 0, "-d", 1e-6), ["--batch-size is 0"]),
         (("epsilon", "-s", 1, "-T", 10, "-B", 5, "-d", 1e-6), ["--examples"]),
-        (("epsilon", "-s", 1, "-T", 10, "-d", 1e-6, "--sampler", "shuffle", "--fixed-bins"), ["--fixed-bins"]),
+        (
+            ("epsilon", "-s", 1, "-T", 10, "-d", 1e-6, "--sampler", "shuffle", "--fixed-bins"),
+            ["--fixed-bins"],
+        ),
         (("delta", "-s", 1, "-T", 10, "-e", "nan"), ["epsilon is nan"]),
         (("calibrate", "-e", 1e-9, "-d", 1e-300, "-T", 5), ["no noise multiplier up to 100"]),
         (("calibrate", "-e", 0, "-d", 1e-6, "-T", 5), ["epsilon is 0.0"]),

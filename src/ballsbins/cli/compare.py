@@ -33,7 +33,8 @@ def compare(
     epochs: options.EpochsOption = 1,
     delta: Annotated[float | None, typer.Option("--delta", "-d", help="Compare ε at this δ.")] = None,
     epsilon: Annotated[
-        list[float] | None, typer.Option("--epsilon", "-e", help="Compare δ at this ε; may be given several times.")
+        list[float] | None,
+        typer.Option("--epsilon", "-e", help="Compare δ at this ε; may be given several times."),
     ] = None,
     examples: options.ExamplesOption = None,
     batch_size: options.BatchSizeOption = None,
@@ -44,7 +45,9 @@ def compare(
     from ballsbins.comparison import crossover, four
 
     if (delta is None) == (not epsilon):
-        raise InvalidInputError("--delta", delta, "given, or --epsilon, but not both", "Say at which δ or ε to compare.")
+        raise InvalidInputError(
+            "--delta", delta, "given, or --epsilon, but not both", "Say at which δ or ε to compare."
+        )
     count, derived = options.steps_from(steps, examples, batch_size)
     mechanisms = four(noise_multiplier, count, epochs)
     if delta is not None:
@@ -53,7 +56,9 @@ def compare(
     else:
         assert epsilon is not None
         columns = [f"δ at ε = {point:g}" for point in epsilon]
-        answers = {name: [mechanism.delta(point) for point in epsilon] for name, mechanism in mechanisms.items()}
+        answers = {
+            name: [mechanism.delta(point) for point in epsilon] for name, mechanism in mechanisms.items()
+        }
     crossing = crossover(mechanisms["balls-and-bins"], mechanisms["Poisson"])
     if out is not None:
         _picture(out, mechanisms, answers)
@@ -61,11 +66,16 @@ def compare(
         return render.print_json(
             {
                 "samplers": {name: [bound.to_dict() for bound in bounds] for name, bounds in answers.items()},
-                "crossover": {"balls_and_bins_worse_at": crossing.left, "balls_and_bins_better_at": crossing.right},
+                "crossover": {
+                    "balls_and_bins_worse_at": crossing.left,
+                    "balls_and_bins_better_at": crossing.right,
+                },
             }
         )
     console = render.console()
-    console.print(render.describe(mechanisms["balls-and-bins"], derived).replace("balls-and-bins, ", ""), style="dim")
+    console.print(
+        render.describe(mechanisms["balls-and-bins"], derived).replace("balls-and-bins, ", ""), style="dim"
+    )
     console.print()
     rows = [(name, *map(_range, bounds)) for name, bounds in answers.items()]
     console.print(render.plain_table(["sampler", *columns], rows))
@@ -93,14 +103,19 @@ def _meaning(answers: dict[str, list[Bound]], delta: float | None) -> str:
     if truth > claim:
         factor = truth / claim if claim > 0 else float("inf")
         often = f", {factor:.2g} times as much" if factor >= 1.05 else ""
-        lie = f"Training on shuffled batches and reporting Poisson claims {what} ≤ {render.up(claim, 4)} at {at}, but the truth is at least {render.down(truth, 4)}{often}; "
+        lie = (
+            f"Training on shuffled batches and reporting Poisson claims {what} ≤ {render.up(claim, 4)} at {at}, "
+            f"but the truth is at least {render.down(truth, 4)}{often}; "
+        )
     else:
         lie = "For shuffled batches only the upper bound of deterministic batches is proved; "
     if float(bins.upper) <= float(poisson.lower):
-        return lie + f"balls-and-bins has {what} ≤ {render.up(float(bins.upper), 4)}, better than Poisson, at the price of shuffling."
-    if float(bins.lower) > float(poisson.upper):
-        return lie + f"balls-and-bins has {what} ≤ {render.up(float(bins.upper), 4)}, here worse than Poisson."
-    return lie + f"balls-and-bins has {what} ≤ {render.up(float(bins.upper), 4)}, like Poisson, at the price of shuffling."
+        how = "better than Poisson, at the price of shuffling"
+    elif float(bins.lower) > float(poisson.upper):
+        how = "here worse than Poisson"
+    else:
+        how = "like Poisson, at the price of shuffling"
+    return f"{lie}balls-and-bins has {what} ≤ {render.up(float(bins.upper), 4)}, {how}."
 
 
 def _crossing_sentence(left: float | None, right: float | None) -> str:
@@ -108,16 +123,22 @@ def _crossing_sentence(left: float | None, right: float | None) -> str:
         return "Balls-and-bins is nowhere proved worse than Poisson for ε ≥ 0."
     if right is None:
         return f"Balls-and-bins is proved worse than Poisson up to ε = {left:.4g}."
-    return f"Crossover: δ of balls-and-bins is above Poisson's up to ε = {left:.4g} and below it from ε = {right:.4g}."
+    return (
+        f"Crossover: δ of balls-and-bins is above Poisson's up to ε = {left:.4g}, below it from {right:.4g}."
+    )
 
 
 def _picture(path: Path, mechanisms: dict[str, Mechanism], answers: dict[str, list[Bound]]) -> None:
     from ballsbins import plots
 
     if path.suffix.lower() not in PICTURES:
-        raise InvalidInputError("--out", str(path), f"a file ending in {', '.join(PICTURES)}", "Choose a picture format.")
+        raise InvalidInputError(
+            "--out", str(path), f"a file ending in {', '.join(PICTURES)}", "Choose a picture format."
+        )
     largest = max(
-        float(bound.upper) if bound.quantity == "epsilon" else 10.0 for bounds in answers.values() for bound in bounds
+        float(bound.upper) if bound.quantity == "epsilon" else 10.0
+        for bounds in answers.values()
+        for bound in bounds
     )
     grid = np.linspace(0.0, 1.15 * min(largest, 50.0), 160)
     curves = {name: mechanism.delta(grid) for name, mechanism in mechanisms.items()}
@@ -140,7 +161,10 @@ def curve(
     largest: Annotated[float, typer.Option("--to", help="Largest ε.")] = 10.0,
     points: Annotated[int, typer.Option("--points", help="How many.", min=2, max=1_000_000)] = 101,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json, .png, .svg or .pdf; else CSV is printed.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="File to write: .csv, .json, .png, .svg or .pdf; else CSV is printed."
+        ),
     ] = None,
 ) -> None:
     """The curve δ(ε) as CSV, JSON or a picture. For example: ballsbins curve -s 0.35 -T 1000 --to 12 -o curve.png"""
@@ -152,25 +176,37 @@ def curve(
     )  # fmt: skip
     suffix = ".csv" if out is None else out.suffix.lower()
     if suffix not in (".csv", ".json", *PICTURES):
-        raise InvalidInputError("--out", str(out), "a .csv, .json, .png, .svg or .pdf file", "Choose one of these endings.")
+        raise InvalidInputError(
+            "--out", str(out), "a .csv, .json, .png, .svg or .pdf file", "Choose one of these endings."
+        )
     grid = np.linspace(smallest, largest, points)
     bound = mechanism.delta(grid)
     if suffix in PICTURES:
         from ballsbins import plots
 
         assert out is not None
-        axes = plots.privacy_curves(grid, {render.name_of(mechanism.sampler): bound}, title=render.describe(mechanism))
+        axes = plots.privacy_curves(
+            grid, {render.name_of(mechanism.sampler): bound}, title=render.describe(mechanism)
+        )
         plots.save(axes, out)
     elif suffix == ".json":
         import json
 
         assert out is not None
-        out.write_text(json.dumps({"epsilon": grid.tolist(), **bound.to_dict()}, indent=1, ensure_ascii=False) + "\n")
+        out.write_text(
+            json.dumps({"epsilon": grid.tolist(), **bound.to_dict()}, indent=1, ensure_ascii=False) + "\n"
+        )
     else:
         with nullcontext(sys.stdout) if out is None else out.open("w", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["epsilon", "delta_lower", "delta", "delta_upper", "delta_remove", "delta_add"])
-            numbers = (grid, bound.lower, bound.value, bound.upper, *(part.value for part in bound.directions.values()))
+            numbers = (
+                grid,
+                bound.lower,
+                bound.value,
+                bound.upper,
+                *(part.value for part in bound.directions.values()),
+            )
             writer.writerows(zip(*(np.asarray(column).tolist() for column in numbers), strict=True))
     if out is not None:
         typer.echo(f"Wrote {out}: {render.describe(mechanism, derived)}")

@@ -1,4 +1,4 @@
-"""`ballsbins demo`: what `make run` runs. From a target to noise to batches to a statement, on data it makes itself."""
+"""`ballsbins demo`, which `make run` runs: from a target to noise to batches to what may be claimed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def demo() -> None:
 
     out = render.console()
     steps = -(-EXAMPLES // BATCH_SIZE)
-    out.print(f"Target: ε ≤ {EPSILON:g} at δ = {DELTA:g} for {EXAMPLES:,} examples in batches of {BATCH_SIZE:,}.")
+    out.print(
+        f"Target: ε ≤ {EPSILON:g} at δ = {DELTA:g} for {EXAMPLES:,} examples in batches of {BATCH_SIZE:,}."
+    )
     begin = time.perf_counter()
     mechanism = calibrate(BallsAndBins(steps), epsilon=EPSILON, delta=DELTA)
     took = time.perf_counter() - begin
@@ -39,14 +41,18 @@ def demo() -> None:
         seen[batch] += 1
         count += 1
     took = time.perf_counter() - begin
-    once = "every example was in exactly one of them" if (seen == 1).all() else "NOT every example was seen once"
+    once = (
+        "every example was in exactly one of them" if (seen == 1).all() else "NOT every example was seen once"
+    )
     out.print(f"Batches: {count:,} drawn from a fresh key in {took:.2f} s; {once}.")
 
     out.print()
     rows = []
     for name, other in four(mechanism.noise_multiplier, steps).items():
         bound = other.epsilon(DELTA)
-        rows.append((name, render.down(float(bound.lower), 5), render.up(float(bound.upper), 5), bound.method))
+        rows.append(
+            (name, render.down(float(bound.lower), 5), render.up(float(bound.upper), 5), bound.method)
+        )
     out.print(f"What one epoch at σ = {mechanism.noise_multiplier:.6g} may claim at δ = {DELTA:g}:")
     out.print(render.plain_table(["sampler", "ε at least", "ε at most", "method"], rows))
     out.print()

@@ -23,7 +23,9 @@ class SamplerName(StrEnum):
 
 _RUN, _DATA = "What is run", "The data"
 
-SamplerOption = Annotated[SamplerName, typer.Option("--sampler", help="How batches are drawn.", rich_help_panel=_RUN)]
+SamplerOption = Annotated[
+    SamplerName, typer.Option("--sampler", help="How batches are drawn.", rich_help_panel=_RUN)
+]
 NoiseOption = Annotated[
     float,
     typer.Option(
@@ -36,22 +38,38 @@ NoiseOption = Annotated[
 StepsOption = Annotated[
     int | None, typer.Option("--steps", "-T", help="Batches in one epoch.", rich_help_panel=_RUN)
 ]
-EpochsOption = Annotated[int, typer.Option("--epochs", "-E", help="Passes over the data.", rich_help_panel=_RUN)]
+EpochsOption = Annotated[
+    int, typer.Option("--epochs", "-E", help="Passes over the data.", rich_help_panel=_RUN)
+]
 FixedBinsOption = Annotated[
     bool,
-    typer.Option("--fixed-bins", help="Keep the same bins in every epoch (far less private).", rich_help_panel=_RUN),
+    typer.Option(
+        "--fixed-bins", help="Keep the same bins in every epoch (far less private).", rich_help_panel=_RUN
+    ),
 ]
 ExamplesOption = Annotated[
     int | None,
-    typer.Option("--examples", "-n", help="Number of examples; with --batch-size in place of --steps.", rich_help_panel=_DATA),
+    typer.Option(
+        "--examples",
+        "-n",
+        help="Number of examples; with --batch-size in place of --steps.",
+        rich_help_panel=_DATA,
+    ),
 ]
 BatchSizeOption = Annotated[
     int | None,
-    typer.Option("--batch-size", "-b", help="Expected batch size; steps = ⌈examples / batch size⌉.", rich_help_panel=_DATA),
+    typer.Option(
+        "--batch-size",
+        "-b",
+        help="Expected batch size; steps = ⌈examples / batch size⌉.",
+        rich_help_panel=_DATA,
+    ),
 ]
 MaxBatchSizeOption = Annotated[
     int | None,
-    typer.Option("--max-batch-size", "-B", help="Truncate larger batches; needs --examples.", rich_help_panel=_DATA),
+    typer.Option(
+        "--max-batch-size", "-B", help="Truncate larger batches; needs --examples.", rich_help_panel=_DATA
+    ),
 ]
 MethodOption = Annotated[
     str,
@@ -65,7 +83,10 @@ def steps_from(steps: int | None, examples: int | None, batch_size: int | None) 
     if steps is not None:
         if batch_size is not None:
             raise InvalidInputError(
-                "--batch-size", batch_size, "left out if --steps is given", "Give --steps, or --examples with --batch-size."
+                "--batch-size",
+                batch_size,
+                "left out if --steps is given",
+                "Give --steps, or --examples with --batch-size.",
             )
         return steps, None
     if examples is None or batch_size is None:
@@ -74,7 +95,9 @@ def steps_from(steps: int | None, examples: int | None, batch_size: int | None) 
         )
     for name, value in (("--examples", examples), ("--batch-size", batch_size)):
         if value < 1:
-            raise InvalidInputError(name, value, "an integer of at least 1", "Count the examples of the data set.")
+            raise InvalidInputError(
+                name, value, "an integer of at least 1", "Count the examples of the data set."
+            )
     derived = -(-examples // batch_size)
     return derived, f"{examples:,} examples in batches of {batch_size:,} are {derived:,} steps an epoch"
 
@@ -84,7 +107,9 @@ def sampler_from(
 ) -> Sampler:
     """The sampler that the options describe; what does not fit it is an error."""
     if fixed_bins and name is not SamplerName.BALLS_AND_BINS:
-        raise InvalidInputError("--fixed-bins", True, f"left out for {name}", "Only balls-and-bins has bins to keep.")
+        raise InvalidInputError(
+            "--fixed-bins", True, f"left out for {name}", "Only balls-and-bins has bins to keep."
+        )
     if max_batch_size is not None:
         if name not in (SamplerName.BALLS_AND_BINS, SamplerName.POISSON):
             advice = "Only the batches of balls-and-bins and Poisson vary in size."
@@ -95,9 +120,9 @@ def sampler_from(
     limit = {} if max_batch_size is None else {"max_batch_size": max_batch_size, "num_examples": examples}
     match name:
         case SamplerName.BALLS_AND_BINS:
-            return BallsAndBins(steps, redraw=not fixed_bins, **limit)  # type: ignore[arg-type]
+            return BallsAndBins(steps, redraw=not fixed_bins, **limit)
         case SamplerName.POISSON:
-            return Poisson(steps, **limit)  # type: ignore[arg-type]
+            return Poisson(steps, **limit)
         case SamplerName.SHUFFLE:
             return Shuffle(steps)
         case SamplerName.DETERMINISTIC:
@@ -117,5 +142,7 @@ def mechanism_from(
 ) -> tuple[Mechanism, str | None]:
     """The Mechanism that the options describe, and how its steps were derived if they were."""
     count, derived = steps_from(steps, examples, batch_size)
-    chosen = sampler_from(sampler, count, fixed_bins=fixed_bins, max_batch_size=max_batch_size, examples=examples)
+    chosen = sampler_from(
+        sampler, count, fixed_bins=fixed_bins, max_batch_size=max_batch_size, examples=examples
+    )
     return Mechanism(chosen, noise_multiplier, epochs), derived

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
+from ballsbins.samplers import Sampler
 
 DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
 
@@ -110,24 +111,35 @@ def calibrate(
 
     choices = ("noise-multiplier", "epochs", "steps")
     if find not in choices:
-        raise InvalidInputError("--find", find, f"one of {', '.join(choices)}", "Leave it out to find the noise.")
+        raise InvalidInputError(
+            "--find", find, f"one of {', '.join(choices)}", "Leave it out to find the noise."
+        )
     if (noise_multiplier is None) != (find == "noise-multiplier"):
         advice = "Give σ with --find epochs or --find steps, and leave it out to have it found."
-        raise InvalidInputError("--noise-multiplier", noise_multiplier, f"consistent with --find {find}", advice)
+        raise InvalidInputError(
+            "--noise-multiplier", noise_multiplier, f"consistent with --find {find}", advice
+        )
     limit = _limit(max_batch_size)
     count, derived = (1, None) if find == "steps" else options.steps_from(steps, examples, batch_size)
     chosen = options.sampler_from(
         sampler, count, fixed_bins=fixed_bins, max_batch_size=limit, examples=examples
     )
     if noise_multiplier is None:
-        auto = "auto" if max_batch_size == "auto" else None
+        auto: Literal["auto"] | None = "auto" if max_batch_size == "auto" else None
         mechanism = calibration.calibrate(
-            chosen, epsilon=epsilon, delta=delta, epochs=epochs, max_batch_size=auto, num_examples=examples  # type: ignore[arg-type]
+            chosen,
+            epsilon=epsilon,
+            delta=delta,
+            epochs=epochs,
+            max_batch_size=auto,
+            num_examples=examples,
         )
     elif find == "epochs":
         mechanism = calibration.most_epochs(chosen, noise_multiplier, epsilon=epsilon, delta=delta)
     else:
-        mechanism = calibration.least_steps(chosen, noise_multiplier, epsilon=epsilon, delta=delta, epochs=epochs)
+        mechanism = calibration.least_steps(
+            chosen, noise_multiplier, epsilon=epsilon, delta=delta, epochs=epochs
+        )
     bound = mechanism.epsilon(delta)
     if json:
         return render.print_json({"mechanism": mechanism.to_dict(), "epsilon": bound.to_dict()})
@@ -159,7 +171,8 @@ def plan(
     delta: DeltaOption,
     epochs: options.EpochsOption = 1,
     batch_size: Annotated[
-        list[int] | None, typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2.")
+        list[int] | None,
+        typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2."),
     ] = None,
     sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
     fixed_bins: options.FixedBinsOption = False,
@@ -168,7 +181,7 @@ def plan(
     """Which batch size? σ for each, and σ / batch size, the noise on the average gradient."""
     from ballsbins import calibration
 
-    def chosen(steps: int) -> options.Sampler:
+    def chosen(steps: int) -> Sampler:
         return options.sampler_from(sampler, steps, fixed_bins=fixed_bins, max_batch_size=None, examples=None)
 
     rows = calibration.plan(
@@ -185,7 +198,9 @@ def plan(
         ]
         return render.print_json(data)
     out = render.console()
-    out.print(f"{examples:,} examples, ε ≤ {epsilon:g} at δ = {delta:g}, {epochs} epoch{'s' * (epochs > 1)}, {sampler}")
+    out.print(
+        f"{examples:,} examples, ε ≤ {epsilon:g} at δ = {delta:g}, {epochs} epoch{'s' * (epochs > 1)}, {sampler}"
+    )
     out.print()
     table = [
         (
@@ -198,4 +213,7 @@ def plan(
     ]
     out.print(render.plain_table(["batch size", "steps", "σ", "σ / batch size"], table))
     out.print()
-    return out.print("Smaller σ / batch size means less noise on the average gradient; larger batches cost more computation a step.", style="dim")
+    return out.print(
+        "Smaller σ / batch size is less noise on the average gradient; larger batches cost more a step.",
+        style="dim",
+    )

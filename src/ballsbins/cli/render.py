@@ -88,7 +88,9 @@ def bound_table(bound: Bound, given: str) -> Table:
     rows: list[tuple[str, Bound]] = [("both directions", bound)]
     rows += [(f"  {name}", part) for name, part in bound.directions.items()]
     for name, part in rows:
-        table.add_row(name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10))
+        table.add_row(
+            name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10)
+        )
     return table
 
 
@@ -100,11 +102,15 @@ def how(bound: Bound) -> str:
     return f"method: {bound.method}{sure}{cost}"
 
 
-def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str] | None = None) -> Table:
+def plain_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, str] | None = None
+) -> Table:
     """A table without lines; the first column is text, the others are numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position == 0 else "right", style=(styles or {}).get(column))
+        table.add_column(
+            column, justify="left" if position == 0 else "right", style=(styles or {}).get(column)
+        )
     for row in rows:
         table.add_row(*row)
     return table
