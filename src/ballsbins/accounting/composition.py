@@ -124,7 +124,7 @@ class _Lattice:
     sheets: dict[tuple[Direction, bool], list[Sheet | Chernoff]]
 
     accuracy: Accuracy
-    failures: list[WindowError]
+    failures: dict[Direction, WindowError]
 
     def log_delta(self, epsilon: Array, direction: Direction, *, upper: bool) -> tuple[Array, Array]:
         """Bound on log δ and −dlog δ/dε at increasing ε ≥ 0."""
@@ -146,7 +146,7 @@ class _Lattice:
             try:
                 sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
             except WindowError as error:
-                self.failures.append(error)
+                self.failures[direction] = error
                 sheets.insert(0, without_transform(pairs, start, upper=upper))
 
 
@@ -306,7 +306,7 @@ class ComposedCurve:
                         low, high = bracket(curve, h, points)
                     below.append((low, count))
                     above.append((high, count))
-                return _Lattice(h, floor, finer, below, above, {}, self.accuracy, [])
+                return _Lattice(h, floor, finer, below, above, {}, self.accuracy, {})
             except TooCoarse:
                 if self._edge is not None:
                     break
@@ -347,8 +347,8 @@ class ComposedCurve:
             ratio = float(np.max(gap[matters] / wanted[matters]))
             if ratio > 0.7 * worst and np.all(upper[matters] < theirs[matters] - 0.5):
                 return self._best(lower, upper)
-            if lattice.failures and math.isinf(ratio):
-                raise lattice.failures[-1]
+            if direction in lattice.failures and math.isinf(ratio):
+                raise lattice.failures[direction]
             if ratio > 0.7 * worst:
                 raise AccuracyError(
                     f"The bounds on ε are {ratio:.2g} times farther apart than the accuracy wanted of "

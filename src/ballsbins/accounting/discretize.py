@@ -149,8 +149,8 @@ def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bo
     A point above the chord of any two others is not on the hull, so all points with a negative slope jump go
     at once, until there is none. The gaps may be given because they are better known than rounded ε are.
     """
-    keep = np.arange(epsilon.size)
     position = epsilon if gap is None else np.concatenate([[0.0], np.cumsum(gap)])
+    keep = _tangents_from_zero(epsilon, log_v)
     for _ in range(500):
         gaps = np.diff(position[keep])
         mass, w = kink_masses(epsilon[keep], gaps, log_v[keep])
@@ -162,6 +162,26 @@ def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bo
                 return on, np.log(mass) + w
         keep = keep[~above]
     raise TooCoarse
+
+
+def _tangents_from_zero(epsilon: Array, log_v: Array) -> NDArray[np.intp]:
+    """All points but those above the tangents from an end with v = 0, which would go one by one otherwise."""
+    some = np.flatnonzero(log_v > -np.inf)
+    if not some.size:
+        return np.arange(epsilon.size)
+    first, last = int(some[0]), int(some[-1])
+    keep = np.arange(max(first - 1, 0), min(last + 2, epsilon.size))
+    if last + 1 < epsilon.size:
+        side = keep[(epsilon[keep] >= 0) & (keep <= last)]
+        far = np.log(np.expm1(epsilon[last + 1] - epsilon[side]))
+        if side.size:
+            keep = keep[(keep <= side[np.argmin(log_v[side] - epsilon[side] - far)]) | (keep > last)]
+    if first > 0:
+        side = keep[(epsilon[keep] <= 0) & (keep >= first)]
+        far = np.log(np.expm1(epsilon[side] - epsilon[first - 1]))
+        if side.size:
+            keep = keep[(keep >= side[np.argmin(log_v[side] - far)]) | (keep < first)]
+    return keep
 
 
 def suffix_sums(log_x: Array, position: Array) -> Array:

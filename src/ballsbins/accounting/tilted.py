@@ -40,7 +40,7 @@ from ballsbins.errors import AccuracyError
 MAX_CELLS = 2**23
 _U = 2.0**-53
 
-Spectrum = NDArray[np.complex128]
+Spectrum = NDArray[np.complexfloating]
 
 
 class WindowError(AccuracyError):
@@ -93,7 +93,7 @@ class Sheet:
         """How much of log δ(ε) rounding and the window cost, roughly, and how much each may."""
         k = self._cell(epsilon, self.log_value.size - 1)
         bulk = np.logaddexp(self.log_value[k], self.log_tail[k] - 40)
-        noise = np.exp(np.minimum(math.log(self.noise) - bulk, 300.0))
+        noise = np.exp(np.minimum(math.log(max(self.noise, 1e-300)) - bulk, 300.0))
         missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
         _, slope = self.log_delta(epsilon)
         return noise, missed, 0.1 * np.maximum(slope * accuracy, 1e-6)
@@ -172,12 +172,15 @@ def compose(
     around = min(math.sqrt(cumulants.at(saddle)[2]), 0.2 * epsilon)
     span = (max(0.0, epsilon - around), max(stop, epsilon + around))
     outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
-    for _ in range(4):
-        sheet = _compose(pairs, atoms, cumulants, theta, (*span, outside), upper=upper)
+    extended = False
+    for _ in range(5):
+        sheet = _compose(pairs, atoms, cumulants, theta, (*span, outside), upper=upper, extended=extended)
         noise, missed, allowed = sheet.costs(np.array([epsilon]), accuracy)
         if max(noise[0], missed[0]) <= allowed[0]:
             break
-        if noise[0] > allowed[0]:
+        if noise[0] > allowed[0] and theta == saddle:
+            extended = True
+        elif noise[0] > allowed[0]:
             theta = 0.5 * (theta + saddle) if theta < 0.7 * saddle else saddle
         if missed[0] > allowed[0]:
             outside = min(80.0, outside + 3 + math.log(missed[0] / allowed[0]))
@@ -206,6 +209,7 @@ def _compose(
     span: tuple[float, float, float],
     *,
     upper: bool,
+    extended: bool,
 ) -> Sheet:
     epsilon, stop, outside = span
     h = pairs[0][0].h
@@ -229,7 +233,7 @@ def _compose(
         )
     kappa = sum(a.count * a.log_moment(theta) for a in atoms)
     r, noise, rounding = _convolve(
-        pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first
+        pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first, extended=extended
     )
     skip = max(0, math.floor((epsilon - origin) / h) - first)
     reach = math.ceil((high - origin) / h) + 2 - first
@@ -326,10 +330,21 @@ def _edge(
 
 
 def _convolve(
-    pairs: Sequence[tuple[Pair, int]], atoms: Sequence[Atoms], theta: float, *, n: int, first: int
+    pairs: Sequence[tuple[Pair, int]],
+    atoms: Sequence[Atoms],
+    theta: float,
+    *,
+    n: int,
+    first: int,
+    extended: bool,
 ) -> tuple[Array, float, float]:
-    """r̃ on the cells first … first+n−1 (cyclically), the bound D on its rounding, the relative one on p̃."""
-    bound = 7 * _U * math.log2(n)
+    """r̃ on the cells first … first+n−1 (cyclically), the bound D on its rounding, the relative one on p̃.
+
+    With `extended` the way to the product of spectra, whose errors count n times, is in long doubles.
+    """
+    real = np.longdouble if extended else np.float64
+    u = float(np.finfo(real).eps) / 2
+    bound = 7 * u * math.log2(n)
     spectra, norms, offset, rounding = [], [], 0, 0.0
     for (pair, count), a in zip(pairs, atoms, strict=True):
         log_moment = a.log_moment(theta)
@@ -342,19 +357,20 @@ def _convolve(
         offset += count * centre
         atom, tilted[largest] = tilted[largest], 0.0
         wrapped = np.bincount((pair.index - centre) % n, weights=tilted, minlength=n)
-        spectra.append((fft.rfft(wrapped) + atom, count))
-        norms.append(float(np.linalg.norm(wrapped)) + 2 * _U / bound)
+        spectra.append((fft.rfft(wrapped.astype(real)) + atom, count))
+        norms.append(float(np.linalg.norm(wrapped)) + 2 * u / bound)
     product = _power(*spectra[0])
     for z, count in spectra[1:]:
         product = product * _power(z, count)
-    r = fft.irfft(product, n)
+    r = fft.irfft(product.astype(np.complex128), n)
     steps = sum(count for _, count in pairs)
-    noise = (bound + 4 * steps * _U) * float(np.linalg.norm(r))
+    noise = (7 * _U * math.log2(n) + 4 * _U + 4 * steps * u) * float(np.linalg.norm(r))
     for j, (_, count) in enumerate(spectra):
-        moduli = 1.0
+        moduli = np.ones(1)
         for i, (z, m) in enumerate(spectra):
-            moduli = moduli * (np.abs(z) + bound * math.sqrt(n) * norms[i]) ** (m - (i == j))
-        others = math.sqrt(2 / n) * float(np.linalg.norm(moduli)) if np.ndim(moduli) else 1.0
+            modulus = np.abs(z).astype(np.float64) + bound * math.sqrt(n) * norms[i]
+            moduli = moduli * modulus ** (m - (i == j))
+        others = math.sqrt(2 / n) * float(np.linalg.norm(moduli)) if moduli.size > 1 else 1.0
         noise += count * bound * norms[j] * others
     return np.roll(r, -((first - offset) % n)), noise, rounding
 

@@ -1,0 +1,90 @@
+"""Poisson subsampling: the step in closed form, its composition, and dp_accounting beside it."""
+
+import mpmath as mp
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
+from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
+
+
+def log_step(sigma, steps, epsilon, direction):
+    with mp.workdps(400):
+        s, q = 1 / mp.mpf(sigma), mp.mpf(1) / steps
+        k = (mp.exp(epsilon if direction == REMOVE else -mp.mpf(epsilon)) - 1 + q) / q
+        if k <= 0:
+            return mp.mpf("-inf") if direction == ADD else mp.log(1 - mp.exp(epsilon))
+        call = mp.ncdf(s / 2 - mp.log(k) / s) - k * mp.ncdf(-s / 2 - mp.log(k) / s)
+        delta = q * call if direction == REMOVE else mp.exp(epsilon) * q * (call + k - 1)
+        return mp.log(delta)
+
+
+def test_one_step_contains_high_precision():
+    rng = np.random.default_rng(1)
+    for _ in range(150):
+        sigma, steps = 10 ** rng.uniform(-1, 1.5), int(10 ** rng.uniform(0, 9))
+        direction = str(rng.choice(DIRECTIONS))
+        epsilon = float(rng.choice([-1, 1]) * 10 ** rng.uniform(-8, 1))
+        if rng.random() < 0.5:  # within the bounded side of the loss
+            epsilon = float(-np.log1p(-rng.uniform(0, 1) / steps)) * (1 if direction == ADD else -1)
+        truth = log_step(sigma, steps, epsilon, direction)
+        if -800 < truth:
+            found = PoissonStepCurve(sigma, steps).log_delta(np.array([epsilon]), direction)
+            assert mp.mpf(float(found.lower[0])) <= truth <= mp.mpf(float(found.upper[0])), (sigma, steps, epsilon)
+
+
+def test_every_batch_is_gaussian():
+    """T = 1: q = 1."""
+    epsilon = np.array([-1.0, 0.5, 8.0])
+    for direction in DIRECTIONS:
+        found = PoissonStepCurve(0.7, 1).log_delta(epsilon, direction)
+        truth = GaussianCurve(0.7).log_delta(epsilon, direction)
+        assert np.allclose(found.value, truth.value, rtol=1e-13)
+        several = PoissonCurve(0.7, 1, 6).log_delta(epsilon, direction)
+        truth = GaussianCurve(0.7, 6).log_delta(epsilon, direction)
+        assert np.all(several.lower <= truth.upper)
+        assert np.all(truth.lower <= several.upper)
+
+
+def test_loss_is_bounded_on_one_side():
+    """Beyond −log(1 − 1/T) the add direction has δ = 0, and nothing below that of remove is 1 − e^ε."""
+    found = PoissonStepCurve(1.0, 100).log_delta(np.array([0.02]), ADD)
+    assert np.isneginf(found.upper[0])
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "taken"),
+    [(1.0, 100, 100), (0.5, 1000, 1000), (2.0, 500, 2500), (0.6, 4517, 4517), (0.8, 36133, 36133), (1.0, 50, 37)],
+)
+def test_between_the_estimates_of_dp_accounting(sigma, steps, taken):
+    """Ours must overlap theirs: upper at least their optimistic value, lower at most their pessimistic one.
+
+    Where δ is well above the rounding of their transform, which is not tilted.
+    """
+    pld = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=1 / steps, value_discretization_interval=1e-4
+    ).self_compose(taken)
+    optimistic = privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=1 / steps, value_discretization_interval=1e-4, pessimistic_estimate=False
+    ).self_compose(taken)
+    curve = PoissonCurve(sigma, steps, taken)
+    epsilon = np.array([0.05, 0.2, 0.8])
+    found = {d: curve.log_delta(epsilon, d) for d in DIRECTIONS}
+    lower = np.exp(np.maximum(found[REMOVE].lower, found[ADD].lower))
+    upper = np.exp(np.maximum(found[REMOVE].upper, found[ADD].upper))
+    theirs = np.asarray(pld.get_delta_for_epsilon(epsilon))
+    seen = theirs > 1e-9
+    assert seen.any()
+    assert np.all(lower[seen] <= theirs[seen] * (1 + 1e-6))
+    assert np.all(upper[seen] >= np.asarray(optimistic.get_delta_for_epsilon(epsilon))[seen] * (1 - 1e-6) - 1e-13)
+    assert np.all(upper[seen] <= theirs[seen] * 1.02)
+    assert np.all(lower[seen] >= 0.97 * upper[seen])
+
+
+def test_lower_bound_is_useful_after_ten_million_steps():
+    """dp_accounting's optimistic estimate is 0 there."""
+    found = PoissonCurve(1.0, 10**5, 10**7).log_delta(np.array([0.07]), REMOVE)
+    assert found.lower[0] > np.log(1e-4)
+    assert found.upper[0] - found.lower[0] < 0.02
