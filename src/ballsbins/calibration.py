@@ -141,7 +141,7 @@ def least_steps(
     if misses(_MOST_STEPS):
         raise UnreachableTargetError(
             f"even {_MOST_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss "
-            f"epsilon <= {epsilon:g} at delta={delta:g}. Use more noise (calibrate finds how much) or a larger target."
+            f"epsilon <= {epsilon:g} at delta={delta:g}. Use more noise or a larger target."
         )
     steps = 1 if not misses(1) else 1 + _last_true(misses, _MOST_STEPS)
     return Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
+from ballsbins.accounting.search import epsilon_at
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
@@ -35,9 +36,13 @@ class Crossover:
     right: float | None
 
 
-def crossover(first: Mechanism, second: Mechanism, largest: float = 30.0) -> Crossover:
-    """Where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides."""
-    grid = np.concatenate([[0.0], np.geomspace(1e-4, largest, 60)])
+def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -> Crossover:
+    """Where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides.
+
+    It is looked for up to the ε at which δ of `first` has come down to `least_delta`.
+    """
+    largest = max(epsilon_at(first.curve, way, math.log(least_delta))[1] for way in DIRECTIONS)
+    grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 40)])
     signs = _signs(first.curve, second.curve, grid)
     above = np.flatnonzero(signs > 0)
     left = None if above.size == 0 else float(grid[above[-1]])
