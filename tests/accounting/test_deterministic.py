@@ -20,7 +20,10 @@ def log_delta(sigma, epochs, epsilon):
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
-    st.floats(np.log(0.05), np.log(100)), st.integers(1, 1000), st.floats(np.log(1e-6), np.log(80)), st.booleans()
+    st.floats(np.log(0.05), np.log(100)),
+    st.integers(1, 1000),
+    st.floats(np.log(1e-6), np.log(80)),
+    st.booleans(),
 )
 def test_contains_high_precision(log_sigma, epochs, log_epsilon, negative):
     sigma, epsilon = float(np.exp(log_sigma)), float(np.exp(log_epsilon)) * (-1 if negative else 1)
@@ -40,7 +43,9 @@ def test_relative_error_of_ten_to_the_minus_13(sigma):
     """Where |log δ| is at most 100, i.e. δ down to 10⁻⁴³."""
     epsilon = np.linspace(max(0.0, 0.5 / sigma**2 - 5 / sigma), 0.5 / sigma**2 + 13 / sigma, 40)
     value, error = log_hockey_stick(epsilon, 1 / sigma)
-    truth = np.array([float(log_delta(sigma, 1, e) - mp.mpf(float(v))) for e, v in zip(epsilon, value, strict=True)])
+    truth = np.array(
+        [float(log_delta(sigma, 1, e) - mp.mpf(float(v))) for e, v in zip(epsilon, value, strict=True)]
+    )
     near = (value > -100) & (value < -1e-12)
     assert near.sum() > 20
     assert np.max(np.abs(truth[near])) < 1e-13

@@ -30,9 +30,13 @@ def test_one_step_contains_high_precision():
         if rng.random() < 0.5:  # within the bounded side of the loss
             epsilon = float(-np.log1p(-rng.uniform(0, 1) / steps)) * (1 if direction == ADD else -1)
         truth = log_step(sigma, steps, epsilon, direction)
-        if -800 < truth:
+        if truth > -800:
             found = PoissonStepCurve(sigma, steps).log_delta(np.array([epsilon]), direction)
-            assert mp.mpf(float(found.lower[0])) <= truth <= mp.mpf(float(found.upper[0])), (sigma, steps, epsilon)
+            assert mp.mpf(float(found.lower[0])) <= truth <= mp.mpf(float(found.upper[0])), (
+                sigma,
+                steps,
+                epsilon,
+            )
 
 
 def test_every_batch_is_gaussian():
@@ -56,7 +60,14 @@ def test_loss_is_bounded_on_one_side():
 
 @pytest.mark.parametrize(
     ("sigma", "steps", "taken"),
-    [(1.0, 100, 100), (0.5, 1000, 1000), (2.0, 500, 2500), (0.6, 4517, 4517), (0.8, 36133, 36133), (1.0, 50, 37)],
+    [
+        (1.0, 100, 100),
+        (0.5, 1000, 1000),
+        (2.0, 500, 2500),
+        (0.6, 4517, 4517),
+        (0.8, 36133, 36133),
+        (1.0, 50, 37),
+    ],
 )
 def test_between_the_estimates_of_dp_accounting(sigma, steps, taken):
     """Ours must overlap theirs: upper at least their optimistic value, lower at most their pessimistic one.
@@ -78,7 +89,9 @@ def test_between_the_estimates_of_dp_accounting(sigma, steps, taken):
     seen = theirs > 1e-9
     assert seen.any()
     assert np.all(lower[seen] <= theirs[seen] * (1 + 1e-6))
-    assert np.all(upper[seen] >= np.asarray(optimistic.get_delta_for_epsilon(epsilon))[seen] * (1 - 1e-6) - 1e-13)
+    assert np.all(
+        upper[seen] >= np.asarray(optimistic.get_delta_for_epsilon(epsilon))[seen] * (1 - 1e-6) - 1e-13
+    )
     assert np.all(upper[seen] <= theirs[seen] * 1.02)
     assert np.all(lower[seen] >= 0.97 * upper[seen])
 

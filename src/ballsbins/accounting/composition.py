@@ -336,8 +336,11 @@ class ComposedCurve:
                 gap = upper - lower
             matters = (gap > wanted) & (upper > LEAST_LOG / 1.8)
             if matters.any():
-                theirs = np.array([guess for guess, _ in self._saddles(epsilon, _other(direction))])
-                matters &= upper > theirs - _ASIDE + 3
+                own, theirs = (
+                    np.array([guess for guess, _ in self._saddles(epsilon, towards)])
+                    for towards in (direction, _other(direction))
+                )
+                matters &= own > theirs - _ASIDE
             if not matters.any():
                 return self._best(lower, upper)
             floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
@@ -345,7 +348,8 @@ class ComposedCurve:
                 lattice = self._build(lattice.h, floor, lattice.finer)
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
-            if ratio > 0.7 * worst and np.all(upper[matters] < theirs[matters] - 0.5):
+            hopeless = np.all(upper[matters] < 1.1 * theirs[matters] - 0.5)  # and the other direction decides
+            if ratio > 0.7 * worst and hopeless:
                 return self._best(lower, upper)
             if direction in lattice.failures and math.isinf(ratio):
                 raise lattice.failures[direction]
@@ -360,7 +364,7 @@ class ComposedCurve:
             try:
                 lattice = self._build(h, lattice.floor, finer)
             except AccuracyError as error:
-                if np.all(upper[matters] < theirs[matters] - 0.5):
+                if hopeless:
                     return self._best(lower, upper)
                 raise AccuracyError(f"{error} The bounds are {ratio:.2g} times too far apart now.") from None
 

@@ -88,6 +88,6 @@ class Cumulants:
             if not low < newton < high:
                 newton = 2 * theta if math.isinf(high) else 0.5 * (low + high)
             theta = min(newton, largest, 4 * theta if math.isinf(high) else math.inf)
-            if high - low <= 1e-12 * high:
+            if high - low <= 1e-12 * low:
                 return low
         return theta

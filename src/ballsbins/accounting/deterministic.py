@@ -120,4 +120,5 @@ def below_zero(epsilon: Array, log_other: Array, error: Array) -> Interval:
             error[negative] = np.where(share > 0, share * error[negative], 0.0)
         value[negative] = total
     error = error + 4 * _ULP
+    value = np.minimum(value, 0.0)
     return Interval(value - error, value, np.minimum(value + error, 0.0))

@@ -222,14 +222,20 @@ def curve_at_nodes(log_p: Array, log_p_infinity: float, position: Array) -> Arra
     return suffix_sums(steps, np.zeros(steps.size))
 
 
-def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) -> Pair:
-    """Hull, masses, and the check that the pair as stored does what it should at every point."""
+def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | None = None) -> Pair:
+    """Hull, masses, and the check that the pair as stored does what it should.
+
+    Its curve must be what it was meant to be at the corners of the hull. A pair above a curve (`least` are the
+    curve's lower bounds) must also be above those everywhere: it is unless the stated errors are wrong.
+    """
     epsilon = np.asarray(h * index, dtype=np.float64)
     on, log_mass = hull(epsilon, h * np.diff(index), log_v)
     ends = np.flatnonzero(on)[[0, -1]]
     log_p = np.full(index.size, -np.inf)
     log_p[on] = log_mass
+    upper = least is not None
     inner = slice(ends[0], ends[1] + 1)
+    least = log_v[inner] if least is None else least[inner]
     log_p, log_v, epsilon, index = log_p[inner], log_v[inner], epsilon[inner], index[inner]
     log_p_infinity = float(log_v[-1])
     log_q_infinity = float(log_v[0] - epsilon[0])
@@ -246,9 +252,12 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) ->
     right = curve_at_nodes(log_p[zero:], log_p_infinity, epsilon[zero:])
     left = curve_at_nodes((log_p - epsilon)[zero::-1], log_q_infinity, -epsilon[zero::-1]) + epsilon[zero::-1]
     sign = 1.0 if upper else -1.0
+    corner = log_p > -np.inf
     violation = max(
-        shortfall(sign, log_v[zero:], right),
-        shortfall(sign, log_v[zero::-1], left) + abs(math.expm1(left[0] - right[0])),
+        shortfall(sign, log_v[zero:], right, corner[zero:]),
+        shortfall(sign, log_v[zero::-1], left, corner[zero::-1]) + abs(math.expm1(left[0] - right[0])),
+        shortfall(sign, least[zero:], right),
+        shortfall(sign, least[zero::-1], left),
         abs(excess) * math.exp(-log_v[zero]) if log_v[zero] > -600 else 0.0,
     )
     if not violation < _WORST:
@@ -261,10 +270,11 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, *, upper: bool) ->
     return Pair(h, index[some], log_p[some], log_p_infinity, log_q_infinity, error)
 
 
-def shortfall(sign: float, wanted: Array, got: Array) -> float:
-    """The largest sign·(wanted − got), at least 0; −∞ against −∞ counts as nothing."""
+def shortfall(sign: float, wanted: Array, got: Array, where: NDArray[np.bool_] | None = None) -> float:
+    """The largest sign·(wanted − got) of those, at least 0; −∞ against −∞ counts as nothing."""
     with np.errstate(invalid="ignore"):
-        return float(np.nanmax(np.append(sign * (wanted - got), 0.0)))
+        difference = sign * (wanted - got)
+    return float(np.nanmax(np.append(difference if where is None else difference[where], 0.0)))
 
 
 def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Array:
@@ -318,16 +328,16 @@ def bracket(curve: Curve, h: float, index: NDArray[np.int64], margin: float = 0.
     fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
     lower, upper = out_of_the_money(curve, fine)
     lower, upper = lower - margin, upper + margin
-    above = _finish(h, index, upper[::FINE], upper=True)
+    above = _finish(h, index, upper[::FINE], lower[::FINE])
     deficits = cell_deficits(lower, upper, fine, FINE * int(np.searchsorted(index, 0)))
     beta = np.maximum(np.append(1.0, deficits), np.append(deficits, 1.0))
     beta[0] = beta[-1] = 1.0
     with np.errstate(divide="ignore"):
-        below = _finish(h, index, lower[::FINE] + np.log1p(-beta), upper=False)
+        below = _finish(h, index, lower[::FINE] + np.log1p(-beta))
     return below, above
 
 
 def pair_above(curve: Curve, h: float, index: NDArray[np.int64]) -> Pair:
     """Only the pair above, which needs fewer points of the curve."""
-    _, upper = out_of_the_money(curve, np.asarray(h * index, dtype=np.float64))
-    return _finish(h, index, upper, upper=True)
+    lower, upper = out_of_the_money(curve, np.asarray(h * index, dtype=np.float64))
+    return _finish(h, index, upper, lower)

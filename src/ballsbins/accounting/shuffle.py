@@ -26,7 +26,7 @@ class ShuffleCurve:
     `balls_and_bins` is the curve of balls-and-bins with the same noise, steps and epochs.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         noise_multiplier: float,
         steps: int,
