@@ -43,9 +43,10 @@ class _Side:
 def epsilon_at(curve: Curve, direction: Direction, log_delta: float) -> tuple[float, float, float]:
     """(lower, value, upper) of the least ε ≥ 0 with δ(ε) ≤ e^{log_delta} in one direction; upper may be ∞."""
     sides = _Side(curve, direction, log_delta)
-    if sides(0.0, 2) <= 0.0:
+    start = float(getattr(curve, "scale", 1.0))
+    if sides(start, 2) <= 0.0 and sides(0.0, 2) <= 0.0:
         return 0.0, 0.0, 0.0
-    value = _root(sides, 1, start=float(getattr(curve, "scale", 1.0)))
+    value = _root(sides, 1, start=start)
     upper = _beside(sides, 2, value, 1.0)
     lower = _beside(sides, 0, value, -1.0)
     return lower, min(max(value, lower), upper), upper
@@ -73,7 +74,7 @@ def _beside(sides: _Side, side: int, value: float, away: float) -> float:
 
 def _root(sides: _Side, side: int, *, start: float) -> float:
     """Where one side crosses the target."""
-    if sides(0.0, side) <= 0.0:
+    if sides(start, side) <= 0.0 and sides(0.0, side) <= 0.0:
         return 0.0
     near = _around(sides, side, start)
     if near is None:

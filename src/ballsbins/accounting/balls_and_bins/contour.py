@@ -17,7 +17,10 @@ from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Real
 
 _EPS = 2.0**-53
-BENDS = (0.3, 0.0, 0.6, 0.9)  # angles past the vertical at which a path may end
+# Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
+# exponent's curvature in log ω is large); bends hasten slow decay.
+_BENDS = (0.3, 0.0, 0.6, 0.9)
+_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
 _DROP = 42.0  # terms below e⁻⁴² of the largest are left out
 _FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
@@ -45,10 +48,23 @@ class Strikes:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Logarithm of a positive number and its relative error (inf where the contour does not serve)."""
+    """Logarithm of a positive number and its relative error (inf where the contour does not serve).
+
+    `rough` is the part of the error that more nodes would take away; the rest is rounding.
+    """
 
     log: Real
     error: Real
+    rough: Real
+
+    @classmethod
+    def nothing(cls, strikes: Strikes) -> Estimate:
+        """No contour serves any strike."""
+        return cls(*(np.full(strikes.k.shape, value) for value in (-np.inf, np.inf, np.inf)))
+
+    def where(self, served: Flags) -> Estimate:
+        """The same, but for the strikes served only."""
+        return Estimate(self.log, *(np.where(served, part, np.inf) for part in (self.error, self.rough)))
 
 
 @dataclass(frozen=True)
@@ -96,10 +112,11 @@ def quadrature_error(fine: Real, coarse: Real, power: float) -> Real:
 
 def _estimate(scale: Real, total: Real, slack: Real, coarse: Real, power: float) -> Estimate:
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = slack / np.abs(total) + quadrature_error(total, coarse, power)
+        rough = quadrature_error(total, coarse, power)
+        error = slack / np.abs(total) + rough
         log = scale + np.log(total)
-    bad = ~(total > 0.0) | ~np.isfinite(log)
-    return Estimate(np.where(bad, -np.inf, log), np.where(bad, np.inf, error))
+    good = (total > 0.0) & np.isfinite(log)
+    return Estimate(np.where(good, log, -np.inf), error, rough).where(good)
 
 
 class Path:
@@ -136,16 +153,17 @@ class Trace:
 def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace | None:
     """Follow the path until the integrand has dropped for good; None if it climbs instead."""
     t = float(basket.size)
-    chunk = int(np.ceil(2.6 / step))
     u, omega, transform, plain = np.empty(0), np.empty(0, complex), np.empty(0, complex), np.empty(0)
+    sizes = np.empty(0)
     while len(u) * step < 40.0:
+        chunk = int(np.ceil((3.2 if len(u) == 0 else 1.6) / step))  # a Gaussian has dropped by 3.1
         more = step * np.arange(len(u), len(u) + chunk)
         at, derivative = path(more)
         found, uncentred = basket.exponent(at)
         slope = np.where(uncentred == t, t * strikes.k[0], t * strikes.k_minus_1[0] + uncentred)
         size = (slope * at + found).real + np.log(np.abs(derivative / at**2))
         size = np.where(np.isfinite(size), size, np.inf)
-        sizes = size if len(u) == 0 else np.concatenate([sizes, size])
+        sizes = np.concatenate([sizes, size])
         u, omega = np.concatenate([u, more]), np.concatenate([omega, at])
         transform, plain = np.concatenate([transform, found]), np.concatenate([plain, uncentred])
         peak = float(sizes.max())
@@ -158,20 +176,24 @@ def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace |
     return None
 
 
-def _best_trace(basket: Basket, start: float, width: float, strikes: Strikes, step: float) -> Trace | None:
+def _best_trace(
+    basket: Basket, start: float, curvature: float, strikes: Strikes, step: float
+) -> tuple[float, Trace | None]:
+    """The scale of the integrand at `start`, and the best of a few paths from there."""
+    width = abs(start) / np.sqrt(curvature)
     best: Trace | None = None
-    for bend in BENDS:
+    for bend in _STRAIGHT_FIRST if curvature > 20.0 else _BENDS:
         trace = _trace(basket, Path(start, width, bend), strikes, step)
         if trace is not None and (best is None or trace.score < best.score):
             best = trace
         if best is not None and best.score < 7.0:
             break
-    return best
+    return width, best
 
 
 def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real) -> Nodes:
     """Turn points on a path into quadrature nodes, with a sample of the transform's error."""
-    probe = slice(0, None, max(1, len(trace.u) // 9))
+    probe = slice(0, None, max(1, len(trace.u) // 7))
     finer, _ = basket.exponent(trace.omega[probe], 1.6)
     gap = np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer)
     _, derivative = trace.path(trace.u)
@@ -193,12 +215,13 @@ def _unwound(difference: Complex) -> Complex:
 class PutContour:
     """A path through the saddle of one strike, right of the pole at 0."""
 
-    def __init__(self, basket: Basket, strikes: Strikes, step: float = 0.1) -> None:
-        """Build for the first of `strikes`, with that step along the path."""
+    def __init__(
+        self, basket: Basket, strikes: Strikes, step: float = 0.1, guess: float | None = None
+    ) -> None:
+        """Build for the first of `strikes`, with that step along the path; `guess` is where the saddle may be."""
         self.basket, self.k = basket, float(strikes.k[0])
-        c, curvature = put_saddle(basket, self.k, float(strikes.k_minus_1[0]))
-        self.width = c / np.sqrt(max(curvature, 0.5))
-        trace = _best_trace(basket, c, self.width, strikes, step)
+        self.saddle, curvature = put_saddle(basket, self.k, float(strikes.k_minus_1[0]), guess)
+        self.width, trace = _best_trace(basket, self.saddle, max(curvature, 0.5), strikes, step)
         self.usable = trace is not None
         if trace is None:
             return
@@ -210,7 +233,7 @@ class PutContour:
     def __call__(self, strikes: Strikes) -> Estimate:
         """log put(K)."""
         if not self.usable:
-            return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
+            return Estimate.nothing(strikes)
         exponent, load = self.nodes.terms(self.basket.size, strikes)
         found = _estimate(*_slope_sum(exponent, load, self.nodes), power=1.4)
         return _near(found, strikes, self.k, self.basket.size * self.width)
@@ -218,10 +241,12 @@ class PutContour:
 
 def _near(estimate: Estimate, strikes: Strikes, k: float, scale: float) -> Estimate:
     """Keep only strikes within a few standard deviations: farther off the nodes do not resolve the phase."""
-    return Estimate(estimate.log, np.where(scale * np.abs(strikes.k - k) < 8.0, estimate.error, np.inf))
+    return estimate.where(scale * np.abs(strikes.k - k) < 8.0)
 
 
-def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float]:
+def put_saddle(
+    basket: Basket, k: float, k_minus_1: float, guess: float | None = None
+) -> tuple[float, float]:
     """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c, and the curvature there, in log c."""
     t = float(basket.size)
 
@@ -232,11 +257,11 @@ def put_saddle(basket: Basket, k: float, k_minus_1: float) -> tuple[float, float
         return gradient, gradient + 2.0 + c * c * variance
 
     low, high = -80.0, 160.0
-    variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
-    # Gaussian guess: c·(T(K−1) + c·variance) = 2
-    b = t * k_minus_1
-    root = np.sqrt(b * b + 8.0 * variance)
-    guess = (root - b) / (2.0 * variance) if b < 0 else 4.0 / (root + b)
+    if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
+        variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
+        b = t * k_minus_1
+        root = np.sqrt(b * b + 8.0 * variance)
+        guess = (root - b) / (2.0 * variance) if b < 0 else 4.0 / (root + b)
     x = float(np.clip(np.log(guess), -79.0, 100.0))
     curvature = 1.0
     for _ in range(80):
@@ -333,7 +358,7 @@ class CutLattice:
         estimate = _estimate(scale, total, slack, coarse, power=1.4)
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
-        estimate = Estimate(estimate.log, np.where(ends, estimate.error + cut_off, np.inf))
+        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough).where(ends)
         # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r[None, :]
         lowest = np.minimum.accumulate(exponent, axis=1)
@@ -351,6 +376,7 @@ class LiftContour:
     def __init__(self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice) -> None:
         """Build for the first of `strikes`, leaving the cut at exp(log_r)."""
         self.basket = basket
+        log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
         near = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
         t = float(basket.size)
         real, _, plain, _ = basket.on_cut(near)
@@ -360,19 +386,20 @@ class LiftContour:
         step = near[1] - near[0]
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
-        self.k, self.width = float(strikes.k[0]), r / np.sqrt(max(curvature, 1.0))
-        trace = _best_trace(basket, -r, self.width, strikes, 0.25)
-        self.usable = trace is not None
-        if trace is None:
+        self.k = float(strikes.k[0])
+        self.width, trace = _best_trace(basket, -r, max(curvature, 1.0), strikes, 0.25)
+        # the part on the cut that matters
+        modulus, _ = lattice.exponents(strikes[:1])
+        signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
+        significant = lattice.log_r[signed > np.nanmax(signed) - _DROP]
+        self.usable = trace is not None and len(significant) > 0
+        if trace is None or not self.usable:
             return
         reach = float(trace.u[-1])
         panels = int(np.ceil(reach / 0.5))
         self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
         self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
-        # the part on the cut, panels no wider than the integrand's scale at r*
-        modulus, _ = lattice.exponents(strikes[:1])
-        signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
-        significant = lattice.log_r[signed > signed.max() - _DROP]
+        # on the cut, panels no wider than the integrand's scale at r*
         bottom = min(float(significant[0]) - 1.5, log_r - 0.5)
         width = min(0.8, 2.5 / np.sqrt(max(curvature, 1.0)))
         edges = [log_r]
@@ -420,7 +447,7 @@ class LiftContour:
     def __call__(self, strikes: Strikes) -> Estimate:
         """log call(K)."""
         if not self.usable:
-            return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
+            return Estimate.nothing(strikes)
         exponent, load = self.fine.terms(self.basket.size, strikes)
         scale, total, slack, _ = _slope_sum(exponent, load, self.fine)
         exponent, load = self.rough.terms(self.basket.size, strikes)

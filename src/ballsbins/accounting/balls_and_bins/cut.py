@@ -147,9 +147,13 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     # the real axis up to X₂, or as far as there is Gaussian mass
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
     far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
-    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go all of it
-    drop = sigma**2 * (x1 - 0.5 * x1 * x1) - np.exp(np.minimum(log_r + s * far - 0.5 * s * s, 700.0)) + 0.5 * far * far
-    end = np.where(drop > _DECAY, np.minimum(sigma * x2, far), sigma * x2)
+    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, if need be all of it
+    least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, np.minimum(log_r, 0.0), shift))
+    end = sigma * x2
+    for more in (6.0, 3.0, 1.5, 0.0):
+        growth = np.exp(np.minimum(log_r + s * (far + more) - 0.5 * s * s, 700.0)) - np.where(centred, r, 0.0)
+        steep = (growth - 0.5 * (far + more) ** 2 < least - _DECAY) | (~plain & (growth < 1.0))
+        end = np.where(steep, np.minimum(sigma * x2, far + more), end)
     axis = _along_axis(r, s, end, shift, np.where(centred, 2, np.where(near_one, 1, 0)), refine)
 
     # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins only if the axis reached X₂
@@ -168,4 +172,5 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     with np.errstate(divide="ignore", invalid="ignore"):
         log_phase = np.where(ratio < 1e-9, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
     distance = np.abs(coarse / minus_imaginary - 1.0)  # 48 against 32 nodes: geometric, so a power of 1.5; 1.25 is used
-    return CutValues(modulus, log_phase, centred, np.minimum((8.0 * distance) ** 1.25, distance))
+    error = np.minimum((8.0 * distance) ** 1.25, distance)
+    return CutValues(modulus, log_phase, centred, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, error, np.inf))

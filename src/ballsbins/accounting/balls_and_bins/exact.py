@@ -10,7 +10,9 @@ parity with a put, then a lift off the cut. Contours are kept, so later question
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal, localcontext
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +35,11 @@ Indices = NDArray[np.intp]
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 1e-13  # never claim less than this
 _MOST_CONTOURS = 200
+_FEW = 8  # so many points are all followed as deep as they are
 _DENSE = 200  # more points than this are interpolated
 _LARGEST_LOG_K = 700.0
-_DEEP = -1500.0  # below e^−1500 nobody asks for digits: monotonicity bounds the rest
+_SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
+_DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
 
 
 class ExactCurve:
@@ -49,10 +53,11 @@ class ExactCurve:
         self.basket = Basket(kinds)
         self.steps = self.basket.size if steps is None else steps
         self._interpolants = {
-            way: Interpolant(lambda x, way=way: self._directly(x, way), 0.1 * GOAL) for way in DIRECTIONS  # type: ignore[misc]
+            way: Interpolant(partial(self._directly, direction=way), 0.1 * GOAL) for way in DIRECTIONS
         }
-        self._deep: dict[Direction, tuple[float, float]] = {}  # an ε beyond which log δ < _DEEP, and log δ there
+        self._deep: dict[Direction, tuple[float, float]] = {}  # an ε beyond which log δ < _SHALLOW, and log δ there
         self._lattices: list[CutLattice] = []
+        self._broad: list[tuple[float, float, CutLattice]] = []  # those that cover all strikes of a range of log K
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
 
@@ -88,7 +93,7 @@ class ExactCurve:
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
     def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array) -> None:
-        """Where no contour served (δ below about e^−1500), put an upper bound in place of the value.
+        """Where no contour served (δ below about e^−800), put an upper bound in place of the value.
 
         δ(ε) ≤ δ(ε′) for ε′ < ε.
         """
@@ -115,38 +120,42 @@ class ExactCurve:
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error (∞: only an upper bound is known) for ε ≥ 0, interpolated if they are many."""
-        if epsilon.size <= _DENSE:
+        if epsilon.size <= _FEW:
             value, error = self._directly(epsilon, direction)
         else:
             value, error = np.zeros(epsilon.shape), np.full(epsilon.shape, np.inf)
             rows = epsilon <= self._shallow(float(epsilon.min()), float(epsilon.max()), direction)
-            value[rows], error[rows] = self._interpolants[direction](epsilon[rows])
+            method = self._interpolants[direction] if rows.sum() > _DENSE else partial(self._directly, direction=direction)
+            if rows.any():
+                value[rows], error[rows] = method(epsilon[rows])
         self._cap(epsilon, direction, value, error)
         return value, error
 
     def _shallow(self, low: float, high: float, direction: Direction) -> float:
-        """An ε up to which the curve is worth interpolating; if that is not `high`, δ is below about e^−1500 beyond."""
+        """An ε up to which to interpolate: `high`, or one at which log δ lies between _DEEP and _SHALLOW."""
         if direction in self._deep:
             return self._deep[direction][0]
 
-        def probe(epsilon: float) -> tuple[bool, float]:
+        def probe(epsilon: float) -> tuple[float, float]:
             log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), direction))
-            known = bool(np.isfinite(width))
-            return known and log >= _DEEP, log + width if known else 0.0
+            return (log, log + width) if np.isfinite(width) else (-np.inf, 0.0)
 
-        visible, ceiling = probe(high)
-        if visible:
+        at_far, _ = probe(high)
+        if at_far >= _DEEP:
             return high
-        near, far, above = min(low, self.deviation), high, 0.0
-        while far > 1.2 * near:
-            middle = float(np.sqrt(near * far))
-            visible, upper = probe(middle)
-            if visible:
-                near, above = middle, upper
+        near, at_near, ceiling, far = max(min(low, self.deviation), 1e-12), 0.0, 0.0, high
+        while (at_near > _SHALLOW) and far > (1.0 + 1e-4) * near:
+            share = 0.5  # of the way in log ε; better: −log δ is about a power of ε
+            if at_near < -1.0 and np.isfinite(at_far):
+                share = float(np.clip(np.log(-775.0 / at_near) / np.log(at_far / at_near), 0.05, 0.95))
+            middle = near * (far / near) ** share
+            found, upper = probe(middle)
+            if found >= _DEEP:
+                near, at_near, ceiling = middle, found, upper
             else:
-                far, ceiling = middle, upper
-        self._deep[direction] = far, min(ceiling, above)
-        return far
+                far, at_far = middle, found
+        self._deep[direction] = near, ceiling
+        return near
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error for ε ≥ 0.
@@ -160,19 +169,19 @@ class ExactCurve:
         if self.basket.size < self.steps:
             k_minus_1 = k_minus_1 / part
             k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
-        estimate = Estimate(np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape))
+        value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         possible = k > 0.0
         if possible.any():
             strikes = Strikes(k[possible], k_minus_1[possible])
             found = self._options(strikes, call=direction == REMOVE)
-            estimate.log[possible], estimate.error[possible] = found.log, found.error
+            value[possible], width[possible] = found.log, found.error
             if part < 1.0 and direction == ADD:  # K has a few roundings: see what they do
                 ends = [self._options(strikes.scaled(by), call=False).log for by in (-(2.0**-50), 2.0**-50)]
-                estimate.error[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
-        log = estimate.log + np.log(part) + (0.0 if direction == REMOVE else epsilon)
+                width[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
+        log = value + np.log(part) + (0.0 if direction == REMOVE else epsilon)
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
         # an estimate that is not even near is none
-        return np.minimum(log, 0.0), np.where(estimate.error < 0.1, np.log1p(estimate.error) + floor, np.inf)
+        return np.minimum(log, 0.0), np.where(width < 0.1, np.log1p(width) + floor, np.inf)
 
     def _put_strike(self, epsilon: Array) -> Array:
         """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also where it vanishes, at ε₀ = log T/(T−t)."""
@@ -188,11 +197,11 @@ class ExactCurve:
         if self.basket.size == 1:
             log_k = np.log1p(strikes.k_minus_1) if call else -np.log(strikes.k)
             log, error = log_hockey_stick(np.abs(log_k), 1.0 / self.basket.smallest_sigma)
-            return Estimate(log if call else log + np.log(strikes.k), error)
+            return Estimate(log if call else log + np.log(strikes.k), error, np.zeros_like(error))
         return self._call(strikes) if call else self._put(strikes)
 
     def _put(self, strikes: Strikes, goal: float = GOAL) -> Estimate:
-        best = _nothing(strikes)
+        best = Estimate.nothing(strikes)
         for contour in reversed(self._puts):
             rows = np.flatnonzero(best.error > goal)
             if len(rows) == 0:
@@ -203,11 +212,17 @@ class ExactCurve:
             worst = _next(best.error, open_, goal)
             if worst is None:
                 break
+            k = float(strikes.k[worst])
             for step in (0.1, 0.05, 0.025):
-                contour = PutContour(self.basket, strikes[worst : worst + 1], step)
+                nearest = min(self._puts, key=lambda put: abs(math.log(put.k / k)), default=None)
+                guess = None if nearest is None else nearest.saddle
+                contour = PutContour(self.basket, strikes[worst : worst + 1], step, guess)
                 self._puts.append(contour)
-                _improve(best, contour(strikes))
-                if best.error[worst] <= goal or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
+                found = contour(strikes)
+                _improve(best, found)
+                if best.error[worst] <= goal or _rounded(found, worst):
+                    break
+                if best.log[worst] < _DEEP and best.error[worst] < 0.5:
                     break
             open_[worst] = False
             deep = (best.log < _DEEP) & (best.error < 0.5)
@@ -218,7 +233,7 @@ class ExactCurve:
     def _call(self, strikes: Strikes) -> Estimate:
         if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
             strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
-        best = _nothing(strikes)
+        best = Estimate.nothing(strikes)
         for contour in (*reversed(self._lattices), *reversed(self._lifts), *reversed(self._puts)):
             rows = np.flatnonzero(best.error > GOAL)
             if len(rows) == 0:
@@ -232,8 +247,8 @@ class ExactCurve:
 
     def _build_for(self, strikes: Strikes) -> Estimate:
         """New contours for calls that no earlier one serves: along the cut, by parity, then off the cut."""
-        best = _nothing(strikes)
-        leave = self._on_lattice(strikes, best)
+        best = Estimate.nothing(strikes)
+        leave, lattice = self._on_lattice(strikes, best)
         for goal in (1e-6, 1e-13):  # first roughly, to see where parity leaves any digits
             rows = np.flatnonzero(best.error > GOAL)
             if len(rows) == 0:
@@ -248,10 +263,13 @@ class ExactCurve:
             if worst is None:
                 break
             for shift in (0.0, -0.7, 0.7, 0.2):
-                contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, self._lattices[-1])
+                contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, lattice)
                 self._lifts.append(contour)
-                _improve(best, contour(strikes))
-                if best.error[worst] <= GOAL or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
+                found = contour(strikes)
+                _improve(best, found)
+                if best.error[worst] <= GOAL or (best.error[worst] < 10.0 * GOAL and _rounded(found, worst)):
+                    break
+                if best.log[worst] < _DEEP and best.error[worst] < 0.5:
                     break
             open_[worst] = False
             deep = (best.log < _DEEP) & (best.error < 0.5)
@@ -259,21 +277,27 @@ class ExactCurve:
                 open_ &= strikes.k < strikes.k[deep].min()
         return best
 
-    def _on_lattice(self, strikes: Strikes, best: Estimate) -> Array:
-        """Try the cut alone; returns where each strike would leave it."""
-        log_k = np.log1p(strikes.k_minus_1)[:, None] * np.array([0.4, 1.0, 2.5])
-        lattice = CutLattice.covering(self.basket, Strikes.from_log(np.minimum(log_k, _LARGEST_LOG_K)))
+    def _on_lattice(self, strikes: Strikes, best: Estimate) -> tuple[Array, CutLattice]:
+        """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
+        log_k = np.log1p(strikes.k_minus_1)
+        for low, high, lattice in self._broad:
+            if low <= log_k.min() and log_k.max() <= high:
+                break
+        else:
+            low, high = 0.4 * float(log_k.min()), min(2.5 * float(log_k.max()), _LARGEST_LOG_K)
+            lattice = CutLattice.covering(self.basket, Strikes.from_log(np.array([low, high])))
+            self._broad.append((low, high, lattice))
+            self._lattices.append(lattice)
         found, open_, leave = lattice.explore(strikes)
         _improve(best, found)
         for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error, open_)
+            worst = _next(best.error, open_ & (best.rough > 0.3 * best.error))
             if worst is None:
                 break
             self._lattices.append(lattice.zoomed(strikes[worst : worst + 1]))
             _improve(best, self._lattices[-1](strikes))
             open_[worst] = False
-        self._lattices.append(lattice)
-        return leave
+        return leave, lattice
 
 
 def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
@@ -281,22 +305,24 @@ def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
     size = np.exp(put.log)
     value = size - strikes.k_minus_1
     good = value > 1e-6 * size
-    error = (put.error + 4e-16) * size / value
-    return Estimate(np.log(np.where(good, value, 1.0)), np.where(good, error, np.inf))
-
-
-def _nothing(strikes: Strikes) -> Estimate:
-    return Estimate(np.full(strikes.k.shape, -np.inf), np.full(strikes.k.shape, np.inf))
+    loss = size / value
+    return Estimate(np.log(np.where(good, value, 1.0)), (put.error + 4e-16) * loss, put.rough * loss).where(good)
 
 
 def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
     """Take over what is better; `new` is for the given rows only."""
     where = np.arange(len(best.error)) if rows is None else rows
     wins = new.error < best.error[where]
-    best.log[where[wins]], best.error[where[wins]] = new.log[wins], new.error[wins]
+    taken = where[wins]
+    best.log[taken], best.error[taken], best.rough[taken] = new.log[wins], new.error[wins], new.rough[wins]
 
 
 def _next(error: Array, open_: Flags, goal: float = GOAL) -> int | None:
     """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
     rows = np.flatnonzero(open_ & (error > goal))
     return None if len(rows) == 0 else int(rows[len(rows) // 2])
+
+
+def _rounded(found: Estimate, row: int) -> bool:
+    """Whether rounding is most of the error, so that more nodes would not help."""
+    return bool(np.isfinite(found.error[row]) and found.rough[row] < 0.3 * found.error[row])

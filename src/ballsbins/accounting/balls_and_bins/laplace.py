@@ -52,13 +52,27 @@ def complex_log1p(z: Complex) -> Complex:
 
 def second_remainder(q: Any) -> Any:
     """e₂(q) = e^{−q} − 1 + q without cancellation."""
-    result = np.expm1(-q) + q
-    near = np.abs(q) < 0.35
-    p = -q[near]
+    size = np.abs(q)
+    near = size < 0.35
+    if not near.any():
+        return np.expm1(-q) + q
+    largest, terms, rest = float(size[near].max()), 3, 1.0
+    while rest > 1e-17 and terms < 14:
+        rest *= largest / terms
+        terms += 1
+    everywhere = bool(near.all())
+    p = -(q if everywhere else q[near])
     series = np.ones_like(p)
-    for k in range(14, 2, -1):
-        series = 1.0 + p * series / k
-    result[near] = 0.5 * p * p * series
+    for k in range(terms, 2, -1):
+        series *= p / k
+        series += 1.0
+    series *= 0.5 * p * p
+    if everywhere:
+        return series
+    result = np.empty_like(q)
+    far = ~near
+    result[near] = series
+    result[far] = np.expm1(-q[far]) + q[far]
     return result
 
 
@@ -115,7 +129,7 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex
     else:
         centred = np.zeros(omega.shape, dtype=bool)
         exponent = sigma**2 * np.abs(first * first / 2.0 - first)
-        near_one = (size < 1.5) | (exponent < 0.7)
+        near_one = (size < 1.5) | (exponent < 0.2)
     form = np.where(centred, 2, np.where(near_one, 1, 0))
 
     natural = np.clip(-first.imag, 0.0, phi)
@@ -138,13 +152,20 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex
     def swing(x: Real) -> Real:
         return size * np.exp(np.minimum(s * x - 0.5 * s * s, 600.0))
 
+    def growth(x: Real) -> Real:
+        return np.where(form == 2, omega.real, 0.0) - swing(x) * np.cos(phi - natural)
+
     def height(x: Real) -> Real:
-        return -swing(x) * np.cos(phi - natural) - 0.5 * x * x + 0.5 * (sigma * natural) ** 2
+        return growth(x) - 0.5 * x * x + 0.5 * (sigma * natural) ** 2
 
     # near the meeting of the saddles the integrand is flatter than a Gaussian: go on, if need be to x₂
     turn = sigma * second.real
-    flat = (form == 0) & (height(high) > least - 42.0)
-    high = np.where(flat, np.where(converges, high + REACH, np.maximum(turn, high)), high)
+    flat = ((form == 0) | (growth(high) > 1.0)) & (height(high) > least - 42.0)
+    if flat.any():
+        farther = np.where(converges, high + REACH, np.maximum(turn, high))
+        for more in (6.0, 3.0, 1.5):
+            farther = np.where(height(high + more) < least - 42.0, np.minimum(farther, high + more), farther)
+        high = np.where(flat, farther, high)
     end = np.where(converges, high, np.minimum(turn, high))
     behind = height(end)
     negligible = (behind < least - 42.0) & ((form == 0) | (end >= high))
@@ -186,26 +207,36 @@ def _line(
     curvature = float(np.where(form == 0, np.abs(1.0 - first), 1.0).max())
     a = min(gap / s, np.sqrt(76.0 / curvature))
     step = 2.0 * np.pi * a / (38.0 + 0.5 * curvature * a * a + float(sigma * psi.max()) * a) / refine
-    count = int(np.ceil((high - low) / step)) + 1
-    x = np.linspace(low, high, count)
-    h = x[1] - x[0]
+    # a step of few bits, so that all nodes are exact: its rounding would be an error common to all terms
+    unit = 2.0 ** (np.floor(np.log2(step)) - 6.0)
+    h = unit * np.floor(step / unit)
+    x = h * np.arange(np.floor(low / h), np.ceil(high / h) + 1.0)
     z_real = np.exp(s * x - 0.5 * s * s)
     turned = omega * np.exp(-1j * psi)
     shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
     out = np.empty(omega.shape, dtype=complex)
-    log_weight = -0.5 * x * x + np.log(h / _ROOT_TAU)
-    for kind in np.unique(form):
+    log_weight = -0.5 * x * x
+    for kind in (0, 1, 2):
         rows = form == kind
+        if not rows.any():
+            continue
+        bend = psi[rows, None]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            log_w = log_weight + (0.5 * sigma**2 * psi[rows] ** 2 - shift[rows])[:, None] + 1j * sigma * np.outer(psi[rows], x)
+            log_w = 1j * (sigma * bend * x[None, :])
+            log_w += log_weight[None, :] + (0.5 * sigma**2 * bend**2 - shift[rows, None])
             if kind == 0:
-                terms = np.exp(log_w - np.outer(turned[rows], z_real))
-            elif kind == 1:
-                terms = np.expm1(-np.outer(turned[rows], z_real)) * np.exp(log_w)
+                log_w -= turned[rows, None] * z_real[None, :]
+                terms = np.exp(log_w, out=log_w)
             else:
-                moved = np.expm1((s * x - 0.5 * s * s)[None, :] - 1j * psi[rows][:, None])
-                terms = second_remainder(omega[rows][:, None] * moved) * np.exp(log_w)
-        out[rows] = np.where(x[None, :] <= end[rows, None], terms, 0.0).sum(axis=1)
+                weight = np.exp(log_w, out=log_w)
+                if kind == 1:
+                    terms = np.expm1(-turned[rows, None] * z_real[None, :])
+                else:
+                    # Z − 1 = expm1(a − iψ), a = s x − s²/2, from real functions of a and of ψ
+                    away = np.expm1(s * x - 0.5 * s * s)[None, :] * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
+                    terms = second_remainder(omega[rows, None] * (away - 1j * (z_real[None, :] * np.sin(bend))))
+                terms *= weight
+        out[rows] = np.where(x[None, :] <= end[rows, None] + h, terms, 0.0).sum(axis=1) * (h / _ROOT_TAU)
     return _finish(out, form, shift)
 
 
