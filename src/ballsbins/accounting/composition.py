@@ -25,14 +25,8 @@ from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Di
 from ballsbins.accounting.deterministic import below_zero
 from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull, pair_above
 from ballsbins.accounting.edge import pair_below
-from ballsbins.accounting.tilted import (
-    Chernoff,
-    Sheet,
-    WindowError,
-    compose,
-    log_infinity,
-    without_transform,
-)
+from ballsbins.accounting.sheet import Chernoff, Sheet
+from ballsbins.accounting.tilted import WindowError, compose, log_infinity, without_transform
 from ballsbins.errors import AccuracyError
 
 MAX_NODES = 300_000  # points of one factor
@@ -43,7 +37,7 @@ _SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
 _FLAT = 1e-6  # nor is log δ more closely than this, where the curve is so flat that ε has little meaning
 _SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
-_KEPT = 6  # lattices
+_KEPT = 8  # lattices
 _STEEP = 0.1
 
 
@@ -170,7 +164,7 @@ class ComposedCurve:
         self._edge = edge
         self._looks: list[Look] = []
         self._coarse: dict[Direction, Cumulants] = {}
-        self._lattices: list[_Lattice] = []
+        self._lattices: dict[tuple[int, int], _Lattice] = {}
 
     @property
     def method(self) -> str:
@@ -313,24 +307,29 @@ class ComposedCurve:
                 h, finer = h / 3, finer / 2
         raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
 
-    def _find(self, epsilon: Array, direction: Direction) -> _Lattice:
-        """A lattice that will probably do: one of those at hand, else a new one."""
+    def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
+        """Which lattice to use: half octaves of h and steps of a third in the floor, so that few are needed.
+
+        It depends on the question alone, so that answers hardly depend on what was asked before.
+        """
         h, floor = self._plan(epsilon, direction)
-        for lattice in self._lattices:
-            if lattice.h <= 1.5 * h and lattice.floor <= floor:
-                return lattice
-        return self._build(h, floor, 1.0)
+        return math.floor(2 * math.log2(h)), math.ceil(math.log(max(-floor, 30.0) / 30) / math.log(4 / 3))
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
         """Lower, value, upper at increasing ε ≥ 0; refines until they are as close as wanted."""
-        lattice = self._find(epsilon, direction)
+        key = self._key(epsilon, direction)
+        lattice = self._lattices.get(key)
+        if lattice is None:
+            lattice = self._build(2.0 ** (key[0] / 2), max(LEAST_LOG, -30 * (4 / 3) ** key[1]), 1.0)
         worst = math.inf
         while True:
             upper, slope = lattice.log_delta(epsilon, direction, upper=True)
             lower, _ = lattice.log_delta(epsilon, direction, upper=False)
             lower = np.minimum(lower, upper)
-            if lattice not in self._lattices:
-                self._lattices = [lattice, *self._lattices[: _KEPT - 1]]
+            self._lattices.pop(key, None)
+            self._lattices[key] = lattice
+            if len(self._lattices) > _KEPT:
+                self._lattices.pop(next(iter(self._lattices)))
             wanted = np.maximum(slope * self.accuracy.at(epsilon), _FLAT)
             with np.errstate(invalid="ignore"):
                 gap = upper - lower

@@ -35,6 +35,7 @@ from scipy import fft
 from ballsbins.accounting.cumulants import Atoms, Cumulants
 from ballsbins.accounting.curve import Array
 from ballsbins.accounting.discretize import Pair, suffix_sums
+from ballsbins.accounting.sheet import Chernoff, Sheet
 from ballsbins.errors import AccuracyError
 
 MAX_CELLS = 2**23
@@ -45,97 +46,6 @@ Spectrum = NDArray[np.complexfloating]
 
 class WindowError(AccuracyError):
     """The composed loss spreads over more cells than a transform should have."""
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """The composed curve around one θ: valid for `start` ≤ ε ≤ `stop`."""
-
-    h: float
-    origin: float  # lattice points are origin + h·(first + k)
-    first: int
-    start: float
-    stop: float
-    theta: float
-    kappa: float
-    log_value: (
-        Array  # log Σ_{j≥k} r̃_j e^{−θ(ε_j−ε_k)}(1 − e^{−(ε_j−ε_k)}) at the lattice points of the window
-    )
-    log_tail: Array  # log Σ_{j≥k} r̃_j e^{−(1+θ)(ε_j−ε_k)}
-    log_slack: float  # log of what is added to (upper) or taken from (lower) the sum besides D
-    noise: float  # what D amounts to in the sum, at most
-    relative: float  # log of the factor on the whole, added or taken
-    log_infinity: float
-    upper: bool
-
-    def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
-        """Bound on log δ at ε, and −dlog δ/dε. Between lattice points the curve is linear in K, exactly."""
-        k = self._cell(epsilon, self.log_value.size)
-        node = self.origin + self.h * (self.first + k)
-        x = np.minimum(epsilon - node, 0.0)
-        with np.errstate(divide="ignore"):
-            value = np.logaddexp(
-                self.log_value[k - (k == self.log_value.size)], np.log(-np.expm1(x)) + self._tail(k)
-            )
-        value = np.where(k < self.log_value.size, value, -np.inf)
-        scale = self.kappa - self.theta * node
-        slack = self.log_slack + self.kappa - self.theta * epsilon
-        with np.errstate(divide="ignore", invalid="ignore"):
-            slope = np.exp(np.minimum(x + self._tail(k) - value, 700.0))
-            if self.upper:
-                total = np.logaddexp(np.logaddexp(value + scale, slack) + self.relative, self.log_infinity)
-                return np.minimum(total, 0.0), slope
-            below = value + scale
-            total = below + np.log(-np.expm1(np.minimum(slack - below, 0.0))) - self.relative
-        return np.where(np.isnan(total), -np.inf, np.minimum(total, 0.0)), slope
-
-    def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array]:
-        """How much of log δ(ε) rounding and the window cost, roughly, and how much each may."""
-        k = self._cell(epsilon, self.log_value.size - 1)
-        bulk = np.logaddexp(self.log_value[k], self.log_tail[k] - 40)
-        noise = np.exp(np.minimum(math.log(max(self.noise, 1e-300)) - bulk, 300.0))
-        missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
-        _, slope = self.log_delta(epsilon)
-        return noise, missed, 0.1 * np.maximum(slope * accuracy, 1e-6)
-
-    def good_range(self, epsilon: float, accuracy: float) -> tuple[float, float]:
-        """The ε around the one given, within start … stop, where the sheet costs no more than it may."""
-        candidates = np.unique(np.append(np.linspace(self.start, self.stop, 33), epsilon))
-        at = int(np.searchsorted(candidates, epsilon))
-        noise, missed, allowed = self.costs(candidates, accuracy)
-        bad = np.flatnonzero(np.maximum(noise, missed) > allowed)
-        left, right = bad[bad < at], bad[bad > at]
-        return (
-            float(candidates[left[-1] + 1 if left.size else 0]),
-            float(candidates[right[0] - 1 if right.size else -1]),
-        )
-
-    def _cell(self, epsilon: Array, most: int) -> NDArray[np.int64]:
-        """Index of the first lattice point above ε."""
-        index = np.floor((epsilon - self.origin) / self.h).astype(np.int64)
-        return np.clip(index + 1 - self.first, 0, most)
-
-    def _tail(self, k: NDArray[np.int64]) -> Array:
-        return np.where(k < self.log_tail.size, self.log_tail[np.minimum(k, self.log_tail.size - 1)], -np.inf)
-
-
-@dataclass(frozen=True)
-class Chernoff:
-    """What can be said without a transform: δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}), at one ε."""
-
-    start: float
-    bound: float
-    theta: float
-    upper: bool
-
-    @property
-    def stop(self) -> float:
-        return self.start
-
-    def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
-        """The bound, or nothing from below."""
-        value = self.bound if self.upper else -math.inf
-        return np.full(epsilon.size, value), np.full(epsilon.size, self.theta)
 
 
 def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
@@ -153,39 +63,96 @@ def compose(
 ) -> Sheet:
     """The curve of Π pair_j^{n_j} in the direction (P, Q), from ε up to at most `stop`.
 
-    `accuracy` is what is wanted in ε: rounding and window are to cost at most a tenth of it. The first tilt
-    and window are estimates; if what they cost turns out to be more, the tilt moves to the saddlepoint and
-    the window grows.
+    `accuracy` is what is wanted in ε: rounding, window and trimming are to cost at most a tenth of it each. The
+    first choices are estimates; where they cost more, less is trimmed, the tilt moves to the saddlepoint, the
+    window grows.
     """
     h = pairs[0][0].h
     most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
     if epsilon >= most:  # no sum of losses exceeds ε
         nothing = np.array([-np.inf])
         bounds = {"log_slack": -math.inf, "noise": 0.0, "relative": 0.0, "log_infinity": log_infinity(pairs)}
+        bounds["log_trimmed"] = -math.inf
         return Sheet(h, 0.0, 0, most, max(stop, epsilon), 0.0, 0.0, nothing, nothing, upper=upper, **bounds)
     pairs = _relevant(pairs, 0.8 * epsilon)
-    atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
-    cumulants = Cumulants([a.lumped() for a in atoms])
-    saddle = cumulants.solve(epsilon, 40 / h)
-    theta, share = _least_tilt(cumulants, epsilon, saddle, h)
-    # Nearby questions are likely to follow: serve a standard deviation around ε too.
-    around = min(math.sqrt(cumulants.at(saddle)[2]), 0.2 * epsilon)
-    span = (max(0.0, epsilon - around), max(stop, epsilon + around))
-    outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
-    extended = False
-    for _ in range(5):
-        sheet = _compose(pairs, atoms, cumulants, theta, (*span, outside), upper=upper, extended=extended)
-        noise, missed, allowed = sheet.costs(np.array([epsilon]), accuracy)
-        if max(noise[0], missed[0]) <= allowed[0]:
+    steps = sum(count for _, count in pairs)
+    log_cut, extended, attempt = math.inf, False, None
+    for _ in range(8):
+        if attempt is None:
+            attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
+            if math.isinf(log_cut):
+                log_cut = attempt.guess - math.log(steps) - 14
+                attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
+        # Nearby questions are likely to follow: serve a standard deviation around ε too.
+        around = min(attempt.deviation, 0.2 * epsilon)
+        span = (max(0.0, epsilon - around), max(stop, epsilon + around))
+        sheet = _compose(attempt, span, math.log(steps) + log_cut, upper=upper, extended=extended)
+        noise, missed, trimmed, allowed = (
+            float(row[0]) for row in sheet.costs(np.array([epsilon]), accuracy)
+        )
+        if max(noise, missed, trimmed) <= allowed:
             break
-        if noise[0] > allowed[0] and theta == saddle:
+        if trimmed > allowed:
+            log_cut, attempt = log_cut - 3 - math.log(trimmed / allowed), None
+            continue
+        if noise > allowed and attempt.theta == attempt.saddle:
             extended = True
-        elif noise[0] > allowed[0]:
-            theta = 0.5 * (theta + saddle) if theta < 0.7 * saddle else saddle
-        if missed[0] > allowed[0]:
-            outside = min(80.0, outside + 3 + math.log(missed[0] / allowed[0]))
+        elif noise > allowed:
+            close = attempt.theta >= 0.7 * attempt.saddle
+            attempt = replace(
+                attempt, theta=attempt.saddle if close else 0.5 * (attempt.theta + attempt.saddle)
+            )
+        if missed > allowed:
+            wider = attempt.outside + 3 + math.log(missed / allowed)
+            attempt = replace(attempt, outside=min(80.0, wider))
     start, stop = sheet.good_range(epsilon, accuracy)
     return replace(sheet, start=start, stop=stop)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The factors without what does not matter, a tilt, and the log of the mass outside of the window."""
+
+    pairs: Sequence[tuple[Pair, int]]
+    atoms: Sequence[Atoms]
+    cumulants: Cumulants
+    saddle: float
+    theta: float
+    outside: float
+    guess: float  # of log δ
+    deviation: float  # at the saddlepoint
+
+    @staticmethod
+    def of(pairs: Sequence[tuple[Pair, int]], epsilon: float, h: float, accuracy: float) -> _Attempt:
+        """By estimates, at one ε."""
+        atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
+        cumulants = Cumulants([a.lumped() for a in atoms])
+        saddle = cumulants.solve(epsilon, 40 / h)
+        kappa, _, variance = cumulants.at(saddle)
+        decline = math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
+        guess = min(0.0, kappa - saddle * epsilon - decline)
+        theta, share = _least_tilt(cumulants, epsilon, saddle, h, guess)
+        outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
+        return _Attempt(pairs, atoms, cumulants, saddle, theta, outside, guess, math.sqrt(variance))
+
+
+def _trimmed(pairs: Sequence[tuple[Pair, int]], log_cut: float, *, upper: bool) -> list[tuple[Pair, int]]:
+    """The pairs without the largest losses, of mass up to e^{log_cut} each: at infinity (upper) or left out.
+
+    A heavy tail would otherwise draw the tilted law away to losses that δ(ε) does not depend on.
+    """
+    kept = []
+    for pair, count in pairs:
+        tail = np.logaddexp.accumulate(pair.log_p[::-1])[::-1]
+        stop = max(1, int(np.searchsorted(-tail, -log_cut))) if log_cut < math.inf else pair.log_p.size
+        if stop == pair.log_p.size:
+            kept.append((pair, count))
+            continue
+        mass = float(np.logaddexp(pair.log_p_infinity, tail[stop])) if upper else pair.log_p_infinity
+        kept.append(
+            (replace(pair, index=pair.index[:stop], log_p=pair.log_p[:stop], log_p_infinity=mass), count)
+        )
+    return kept
 
 
 def _relevant(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> list[tuple[Pair, int]]:
@@ -202,17 +169,12 @@ def _relevant(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> list[tuple[P
 
 
 def _compose(
-    pairs: Sequence[tuple[Pair, int]],
-    atoms: Sequence[Atoms],
-    cumulants: Cumulants,
-    theta: float,
-    span: tuple[float, float, float],
-    *,
-    upper: bool,
-    extended: bool,
+    attempt: _Attempt, span: tuple[float, float], log_trimmed: float, *, upper: bool, extended: bool
 ) -> Sheet:
-    epsilon, stop, outside = span
-    h = pairs[0][0].h
+    """One sheet for ε from span[0] to span[1]."""
+    pairs, atoms, cumulants, theta = attempt.pairs, attempt.atoms, attempt.cumulants, attempt.theta
+    outside, h = attempt.outside, pairs[0][0].h
+    epsilon, stop = span
     kappa, mean, variance = cumulants.at(theta)
     deviation = math.sqrt(variance)
     stop = min(stop, max(mean + 6 * deviation, 1.5 * epsilon))
@@ -262,6 +224,7 @@ def _compose(
         * min(1 / (-math.expm1(-theta * h) * (1 + theta)) if theta > 0 else math.inf, reach - skip),
         relative=relative + 8 * _U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
         log_infinity=log_infinity(pairs),
+        log_trimmed=log_trimmed,
         upper=upper,
     )
 
@@ -276,7 +239,9 @@ def log_infinity(pairs: Sequence[tuple[Pair, int]]) -> float:
     return float(np.logaddexp.reduce([math.log(count) + pair.log_p_infinity for pair, count in pairs]))
 
 
-def _least_tilt(cumulants: Cumulants, epsilon: float, saddle: float, h: float) -> tuple[float, float]:
+def _least_tilt(
+    cumulants: Cumulants, epsilon: float, saddle: float, h: float, log_delta: float
+) -> tuple[float, float]:
     """The least θ at which rounding should not matter at ε, and the log of δ's share of r̃ there.
 
     At tilt θ that share is e^{log δ(ε) − κ(θ) + θε}, and rounding in r̃ about 10⁻¹⁴·n·√(deviation/h) of its
@@ -286,10 +251,6 @@ def _least_tilt(cumulants: Cumulants, epsilon: float, saddle: float, h: float) -
     steps = sum(a.count for a in cumulants.atoms)
     noise = math.log(2e-14 * steps * math.sqrt(max(math.sqrt(variance) / h, 1.0)))
     margin = min(max(math.log(1e-5) - noise, 1.0), 14.0)
-    kappa, _, variance = cumulants.at(saddle)
-    log_delta = (
-        kappa - saddle * epsilon - math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
-    )
 
     def share(theta: float) -> float:
         return min(0.0, log_delta - cumulants.at(theta)[0] + theta * epsilon)
