@@ -1,0 +1,139 @@
+"""Confidence bounds on the mean of independent numbers in [0, 1].
+
+Chernoff–Hoeffding (fact "hoeffding" of the paper): with empirical mean q of m numbers, each of
+
+    upper: the least p ≥ q with m·KL(q‖p) ≥ log(1/β)        lower: the greatest p ≤ q with m·KL(q‖p) ≥ log(1/β)
+
+fails with probability at most β. With p = q·e^{±u} and g(t) = t − log(1+t) ≥ 0,
+
+    KL(q‖p) = q·g((p−q)/q) + (1−q)·g(−(p−q)/(1−q)),
+
+two terms that are never negative, so that nothing cancels; u is found by bisection of log u. There is no floor: no
+hits in m samples give 1 − β^{1/m} to rounding, for any m.
+
+Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample variance V as well,
+
+    p = q ± (√(2V·log(2/β)/m) + 7·log(2/β)/(3(m−1))),
+
+and is better where V is far below q(1−q) and m·q is large.
+
+A bound that is shown before the planned m, or after m was extended, must hold at all times at once: `spend` gives
+the share of β for the k-th of a sequence of looks (after 1, 2, 4, … blocks of samples); the shares sum to β, and
+between two looks the last one's bound stays valid.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ballsbins import validate
+from ballsbins.accounting.curve import Array
+
+_HALVINGS = 75
+_TINIEST = 1e-22  # of u: below it p and q agree to rounding
+
+
+def error_probability(value: float) -> float:
+    """Check β."""
+    return validate.real(
+        "error_probability",
+        value,
+        0.0,
+        1.0,
+        open_left=True,
+        open_right=True,
+        advice="It is the probability that a bound fails; 1e-3 is common.",
+    )
+
+
+def _excess(t: Array) -> Array:
+    """g(t) = t − log(1+t) to relative rounding."""
+    small = np.abs(t) < 0.02
+    with np.errstate(divide="ignore"):
+        plain = t - np.log1p(t)
+    x = np.where(small, t, 0.0)
+    series = np.zeros_like(x)
+    for k in range(11, 1, -1):
+        series = 1.0 / k - x * series
+    return np.where(small, x * x * series, plain)
+
+
+def kl(q: Array, p: Array) -> Array:
+    """KL(Ber(q)‖Ber(p)) without cancellation, for 0 < q < 1 and 0 < p < 1."""
+    d = np.asarray(p - q)
+    return q * _excess(d / q) + (1.0 - q) * _excess(-d / (1.0 - q))
+
+
+def _divergence(q: Array, u: Array, sign: float) -> Array:
+    """KL(q‖q·e^{±u}), ∞ where q·e^u ≥ 1."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        t = np.expm1(sign * u)
+        first = np.where(np.abs(u) < 0.02, _excess(t), t - sign * u)
+        d = q * t
+        room = 1.0 - q
+        second = np.where(d < room, _excess(np.maximum(-d / np.maximum(room, 1e-300), -1.0)), np.inf)
+        total = q * first + np.where(room > 0.0, room * second, np.where(d > 0.0, np.inf, 0.0))
+    return np.where(np.isnan(total), np.inf, total)
+
+
+def _solve(q: Array, count: float, beta: float, sign: float) -> Array:
+    """Log p, on the outer side of the solution."""
+    target = math.log(1.0 / beta) / count
+    with np.errstate(divide="ignore"):
+        log_q = np.log(q)
+    left = np.full(q.shape, math.log(_TINIEST))
+    right = np.log(np.maximum(-log_q, 1e-300)) if sign > 0 else np.full(q.shape, math.log(1e300))
+    right = np.maximum(np.where(np.isfinite(right), right, 0.0), left)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (left + right)
+        reached = _divergence(q, np.exp(middle), sign) >= target
+        right = np.where(reached, middle, right)
+        left = np.where(reached, left, middle)
+    return np.asarray(log_q + sign * np.exp(right))
+
+
+def log_kl_upper(mean: Array, count: float, beta: float) -> Array:
+    """Log of the upper confidence bound on the mean of numbers in [0, 1]."""
+    q = np.asarray(mean, dtype=np.float64)
+    inside = np.clip(q, 1e-300, 1.0)
+    none = math.log(-math.expm1(math.log(beta) / count))  # no hits: 1 − β^{1/m}
+    solved = np.minimum(_solve(inside, count, beta, 1.0), 0.0)
+    return np.where(q <= 0.0, none, np.where(q >= 1.0, 0.0, np.maximum(solved, none)))
+
+
+def log_kl_lower(mean: Array, count: float, beta: float) -> Array:
+    """Log of the lower confidence bound; −∞ where the mean is 0."""
+    q = np.asarray(mean, dtype=np.float64)
+    inside = np.clip(q, 1e-300, 1.0)
+    all_hit = math.log(beta) / count
+    solved = _solve(inside, count, beta, -1.0)
+    return np.where(q <= 0.0, -np.inf, np.where(q >= 1.0, all_hit, solved))
+
+
+def _bernstein(variance: Array, count: float, beta: float) -> Array:
+    log_term = math.log(2.0 / beta)
+    deviation = np.sqrt(2.0 * np.maximum(variance, 0.0) * log_term / count)
+    return np.asarray(deviation + 7.0 * log_term / (3.0 * (count - 1.0)))
+
+
+def log_bernstein_upper(mean: Array, variance: Array, count: float, beta: float) -> Array:
+    """Log of the empirical-Bernstein upper bound; `variance` is the unbiased sample variance (or above it)."""
+    if count < 2:
+        return np.zeros_like(mean)
+    return np.log(np.minimum(mean + _bernstein(variance, count, beta), 1.0))
+
+
+def log_bernstein_lower(mean: Array, variance: Array, count: float, beta: float) -> Array:
+    """Log of the empirical-Bernstein lower bound, −∞ where it says nothing."""
+    if count < 2:
+        return np.full_like(mean, -np.inf)
+    low = np.maximum(mean - _bernstein(variance, count, beta), 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(low)
+
+
+def spend(beta: float, look: int) -> float:
+    """The share of β for the look number 0, 1, 2, …: they sum to β, so that all looks hold together."""
+    return beta / ((look + 1.0) * (look + 2.0))

@@ -1,0 +1,235 @@
+"""`MonteCarlo(…)`: the method object for `Mechanism.delta(ε, method=…)`, and the privacy curve behind it.
+
+β is shared: an answer has two directions and two sides, so each of the four bounds may fail with β/4; with `epsilons`
+stated, each at every point of that grid with β/(4·points), and all ε together have the confidence stated, because δ
+decreases in ε: above a point of the grid its upper bound holds on, below a point its lower bound does.
+Without a grid every single answer has it, and ε cannot be searched for (the search would choose among answers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Literal
+
+import numpy as np
+
+from ballsbins import validate
+from ballsbins.accounting.curve import ADD, Array, Direction, Interval
+from ballsbins.accounting.monte_carlo import confidence, orders
+from ballsbins.accounting.monte_carlo.combined import Combined
+from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
+from ballsbins.accounting.monte_carlo.estimate import Lattice
+from ballsbins.accounting.monte_carlo.importance import Importance
+from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
+from ballsbins.accounting.monte_carlo.pairs import LossSampler
+from ballsbins.accounting.monte_carlo.plain import Plain
+from ballsbins.accounting.monte_carlo.run import Outcome, Progress, run
+from ballsbins.accounting.monte_carlo.state import StateFile
+from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
+from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins
+
+SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
+KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
+_FEW = 300  # coordinates: fewer are drawn faster than their order statistics
+
+
+@dataclass(frozen=True)
+class MonteCarlo:
+    """Bounds on δ from `samples` samples a direction, failing with probability `error_probability`.
+
+    `sampler`: "tilted" (ours, for any δ and number of epochs) or one of the paper's: "plain", "importance" (one
+    epoch), "order-statistics" and "combined" (one epoch). `orders`: "auto" for `looseness`, a name in
+    `orders.PAPER`, or a list. `bound`: "kl" or "bernstein". `epsilons`: a grid stated before looking.
+    """
+
+    samples: int = 100_000
+    error_probability: float = 1e-3
+    seed: int = 0
+    sampler: SamplerKind = "tilted"
+    bound: Literal["kl", "bernstein"] = "kl"
+    orders: str | tuple[int, ...] = "auto"
+    looseness: float = 3e-3
+    epsilons: tuple[float, ...] | None = None
+    workers: int = 1
+    state: str | PathLike[str] | None = None
+    progress: Progress | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Validate, once."""
+        validate.integer(
+            "samples",
+            self.samples,
+            1,
+            10**15,
+            advice="More samples make the bounds tighter; start with 100000.",
+        )
+        validate.integer("seed", self.seed, 0, advice="Any integer; one seed gives one answer.")
+        validate.integer("workers", self.workers, 1, advice="State the number of processes to use.")
+        confidence.error_probability(self.error_probability)
+        validate.real("looseness", self.looseness, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
+        for name, value, allowed in (
+            ("sampler", self.sampler, KINDS),
+            ("bound", self.bound, ("kl", "bernstein")),
+        ):
+            if value not in allowed:
+                raise InvalidInputError(
+                    name, value, f"one of {', '.join(allowed)}", "Leave it out for the best one."
+                )
+        if self.epsilons is not None and (
+            len(self.epsilons) == 0
+            or not np.all(np.isfinite(self.epsilons))
+            or np.any(np.diff(self.epsilons) <= 0)
+        ):
+            raise InvalidInputError(
+                "epsilons", self.epsilons, "increasing numbers", "State the grid of ε to answer for together."
+            )
+
+    def curve(self, mechanism: Mechanism) -> MonteCarloCurve:
+        """The privacy curve of whole epochs of balls-and-bins."""
+        sampler = mechanism.sampler
+        if not isinstance(sampler, BallsAndBins) or mechanism.last_epoch_steps is not None:
+            raise InvalidInputError(
+                "method",
+                "Monte Carlo",
+                '"auto" for this mechanism',
+                "Monte Carlo is for whole epochs of balls-and-bins.",
+            )
+        sigma, epochs = mechanism.noise_multiplier, mechanism.epochs
+        if not sampler.redraw:
+            sigma, epochs = fixed_bins(sigma, epochs), 1
+        return MonteCarloCurve(self, sigma, sampler.steps, epochs)
+
+
+class MonteCarloCurve:
+    """δ(ε) with confidence."""
+
+    def __init__(self, settings: MonteCarlo, sigma: float, steps: int, epochs: int) -> None:
+        """Redrawn bins; fixed ones are one epoch with less noise."""
+        self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
+        self.confidence = 1.0 - settings.error_probability
+        self.outcomes: dict[tuple[Direction, LossSampler, Lattice], Outcome] = {}
+        self._state = None if settings.state is None else StateFile(settings.state)
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether each answer alone has the confidence stated, and not all together."""
+        return self.settings.epsilons is None
+
+    @property
+    def method(self) -> str:
+        """In words, with what was really drawn."""
+        drawn = [outcome.tally.count for outcome in self.outcomes.values()]
+        few = min(drawn, default=self.settings.samples)
+        stopped = "" if few >= self.settings.samples else f" of {self.settings.samples:,} planned"
+        kind, seed = self.settings.sampler, self.settings.seed
+        return f"Monte Carlo ({kind}), {few:,}{stopped} samples a direction, seed {seed}"
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Confidence bounds on log δ(ε)."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        beta = self.settings.error_probability / 4.0
+        if self.settings.epsilons is None:
+            return self._at(epsilon, direction, beta)
+        grid = np.array(self.settings.epsilons)
+        known = self._at(grid, direction, beta / grid.size)
+        left = np.searchsorted(grid, epsilon, side="right") - 1
+        right = np.searchsorted(grid, epsilon, side="left")
+        upper = np.where(left >= 0, np.minimum.accumulate(known.upper)[left], 0.0)
+        lows = np.append(np.maximum.accumulate(known.lower[::-1])[::-1], -np.inf)
+        trivial = _trivial(epsilon)
+        lower = np.minimum(np.maximum(lows[right], trivial), upper)
+        finite = np.maximum(known.value, -1e300)
+        return Interval(lower, np.clip(np.interp(epsilon, grid, finite), lower, upper), upper)
+
+    def _at(self, epsilon: Array, direction: Direction, beta: float) -> Interval:
+        """Points that share a sampler share its samples."""
+        groups: dict[LossSampler, list[int]] = {}
+        for i, point in enumerate(epsilon):
+            groups.setdefault(self.sampler_for(float(point), direction), []).append(i)
+        lower, value, upper = (np.empty(epsilon.shape) for _ in range(3))
+        for sampler, rows in groups.items():
+            here = epsilon[rows]
+            lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
+            outcome = self._outcome(direction, sampler, lattice)
+            for i in rows:
+                found = outcome.log_delta(float(epsilon[i]), beta, self.settings.bound)
+                lower[i], value[i], upper[i] = found.lower[0], found.value[0], found.upper[0]
+        lower = np.minimum(np.maximum(lower, _trivial(epsilon)), upper)
+        return Interval(lower, np.clip(value, lower, upper), upper)
+
+    def _outcome(self, direction: Direction, sampler: LossSampler, lattice: Lattice) -> Outcome:
+        key = (direction, sampler, lattice)
+        if key not in self.outcomes:
+            self.outcomes[key] = run(
+                sampler,
+                lattice,
+                self.settings.samples,
+                seed=self.settings.seed,
+                stream=int(direction == ADD),
+                workers=self.settings.workers,
+                progress=self.settings.progress,
+                state=self._state,
+            )
+        return self.outcomes[key]
+
+    def sampler_for(self, epsilon: float, direction: Direction) -> LossSampler:
+        """What to draw for one ε."""
+        make: dict[str, Callable[[float, Direction], LossSampler]] = {
+            "plain": lambda _, way: Plain(self.sigma, self.steps, way),
+            "importance": lambda e, way: Importance(self.sigma, self.steps, way, e),
+            "order-statistics": lambda _, way: self._order_statistics(way),
+            "combined": self._combined,
+            "tilted": self._tilted,
+        }
+        one = make[self.settings.sampler](epsilon, direction)
+        return one if self.epochs == 1 else Epochs(one, self.epochs)
+
+    def _orders(self, draws: int) -> tuple[int, ...]:
+        if self.settings.orders == "auto":
+            found = orders.automatic(draws, self.sigma, self.settings.looseness / self.epochs)
+        else:
+            found = orders.checked(self.settings.orders, draws)
+        return tuple(int(k) for k in found)
+
+    def _order_statistics(self, direction: Direction) -> LossSampler:
+        draws = self.steps if direction == ADD else self.steps - 1
+        if draws < 1:
+            return Plain(self.sigma, self.steps, direction)
+        return OrderStatistics(self.sigma, self.steps, direction, self._orders(draws))
+
+    def _combined(self, epsilon: float, direction: Direction) -> LossSampler:
+        draws = self.steps if direction == ADD else self.steps - 2
+        if draws < 1:
+            return Importance(self.sigma, self.steps, direction, epsilon)
+        return Combined(self.sigma, self.steps, direction, epsilon, self._orders(draws))
+
+    def _tilted(self, epsilon: float, direction: Direction) -> LossSampler:
+        if direction == ADD:
+            power = best_power(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 0.0
+            return TiltedAdd(self.sigma, self.steps, power) if power > 0.0 else self._untilted(ADD)
+        balls = best_balls(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 1
+        draws = self.steps - balls
+        if draws > _FEW:
+            k = self._orders(draws)
+            if 3 * len(k) < draws:
+                return TiltedRemove(self.sigma, self.steps, balls, k)
+        return TiltedRemove(self.sigma, self.steps, balls)
+
+    def _untilted(self, direction: Direction) -> LossSampler:
+        return (
+            Plain(self.sigma, self.steps, direction)
+            if self.steps <= _FEW
+            else self._order_statistics(direction)
+        )
+
+
+def _trivial(epsilon: Array) -> Array:
+    """log(1 − e^ε) where ε < 0: δ is never below."""
+    with np.errstate(divide="ignore"):
+        return np.where(epsilon < 0.0, np.log(-np.expm1(np.minimum(epsilon, 0.0))), -math.inf)
