@@ -50,7 +50,7 @@ class Strikes:
 class Estimate:
     """Logarithm of a positive number and its relative error (inf where the contour does not serve).
 
-    `rough` is the part of the error that more nodes would take away; the rest is rounding.
+    `rough` is the part of the error that more or other nodes would take away; the rest is rounding.
     """
 
     log: Real
@@ -191,14 +191,16 @@ def _best_trace(
     return width, best
 
 
-def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real) -> Nodes:
+def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real, probes: int = 7) -> Nodes:
     """Turn points on a path into quadrature nodes, with a sample of the transform's error."""
-    probe = slice(0, None, max(1, len(trace.u) // 7))
-    finer, _ = basket.exponent(trace.omega[probe], 1.6)
-    gap = np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer)
+    inner = 0.0
+    if probes > 0:
+        probe = slice(0, None, max(1, len(trace.u) // probes))
+        finer, _ = basket.exponent(trace.omega[probe], 1.6)
+        inner = _worst(np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer))
     _, derivative = trace.path(trace.u)
     log_weight = np.log(derivative / (np.pi * float(basket.size) * trace.omega**2)) + log_du
-    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, _worst(gap))
+    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, inner)
 
 
 def _worst(gap: Real) -> float:
@@ -358,7 +360,7 @@ class CutLattice:
         estimate = _estimate(scale, total, slack, coarse, power=1.4)
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
-        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough).where(ends)
+        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough + cut_off).where(ends)
         # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r[None, :]
         lowest = np.minimum.accumulate(exponent, axis=1)
@@ -373,8 +375,10 @@ class CutLattice:
 class LiftContour:
     """The cut up to r*, then up into the plane: for strikes whose integrand on the cut falls and rises again."""
 
-    def __init__(self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice) -> None:
-        """Build for the first of `strikes`, leaving the cut at exp(log_r)."""
+    def __init__(
+        self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice, fineness: float = 1.0
+    ) -> None:
+        """Build for the first of `strikes`, leaving the cut near exp(log_r), with `fineness` times as many panels."""
         self.basket = basket
         log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
         near = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
@@ -396,7 +400,7 @@ class LiftContour:
         if trace is None or not self.usable:
             return
         reach = float(trace.u[-1])
-        panels = int(np.ceil(reach / 0.5))
+        panels = int(np.ceil(reach / 0.5 * fineness))
         self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
         self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
         # on the cut, panels no wider than the integrand's scale at r*
@@ -404,7 +408,7 @@ class LiftContour:
         width = min(0.8, 2.5 / np.sqrt(max(curvature, 1.0)))
         edges = [log_r]
         while edges[-1] > bottom:
-            edges.append(edges[-1] - min(width * 1.3 ** (len(edges) - 1), 0.8))
+            edges.append(edges[-1] - min(width * 1.3 ** ((len(edges) - 1) / fineness), 0.8) / fineness)
         cuts = np.array(edges[::-1])
         self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
         self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
@@ -413,7 +417,8 @@ class LiftContour:
         u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
         omega, _ = path(u)
         trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
-        return _weighted(self.basket, trace, np.log(np.tile(0.5 * w * reach / panels, panels)), np.zeros(len(u)))
+        log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
+        return _weighted(self.basket, trace, log_du, np.zeros(len(u)), probes=0 if x is _COARSE_X else 7)
 
     def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
         half = 0.5 * np.diff(edges)

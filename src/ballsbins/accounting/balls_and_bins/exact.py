@@ -124,9 +124,13 @@ class ExactCurve:
             value, error = self._directly(epsilon, direction)
         else:
             value, error = np.zeros(epsilon.shape), np.full(epsilon.shape, np.inf)
-            rows = epsilon <= self._shallow(float(epsilon.min()), float(epsilon.max()), direction)
-            method = self._interpolants[direction] if rows.sum() > _DENSE else partial(self._directly, direction=direction)
+            nil = self._vanishes(epsilon, direction)
+            value[nil], error[nil] = -np.inf, 0.0
+            rows = ~nil
             if rows.any():
+                rows &= epsilon <= self._shallow(float(epsilon[rows].min()), float(epsilon[rows].max()), direction)
+                directly = partial(self._directly, direction=direction)
+                method = self._interpolants[direction] if rows.sum() > _DENSE else directly
                 value[rows], error[rows] = method(epsilon[rows])
         self._cap(epsilon, direction, value, error)
         return value, error
@@ -144,9 +148,12 @@ class ExactCurve:
         if at_far >= _DEEP:
             return high
         near, at_near, ceiling, far = max(min(low, self.deviation), 1e-12), 0.0, 0.0, high
-        while (at_near > _SHALLOW) and far > (1.0 + 1e-4) * near:
-            share = 0.5  # of the way in log ε; better: −log δ is about a power of ε
-            if at_near < -1.0 and np.isfinite(at_far):
+        # −log δ is about a power of ε: interpolate in logarithms, but halve in between in case it is not
+        for attempt in range(60):
+            if at_near <= _SHALLOW or far <= (1.0 + 1e-14) * near:
+                break
+            share = 0.5
+            if attempt % 2 == 0 and at_near < -1.0 and np.isfinite(at_far):
                 share = float(np.clip(np.log(-775.0 / at_near) / np.log(at_far / at_near), 0.05, 0.95))
             middle = near * (far / near) ** share
             found, upper = probe(middle)
@@ -170,7 +177,7 @@ class ExactCurve:
             k_minus_1 = k_minus_1 / part
             k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
         value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
-        possible = k > 0.0
+        possible = ~self._vanishes(epsilon, direction)
         if possible.any():
             strikes = Strikes(k[possible], k_minus_1[possible])
             found = self._options(strikes, call=direction == REMOVE)
@@ -182,6 +189,12 @@ class ExactCurve:
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
         # an estimate that is not even near is none
         return np.minimum(log, 0.0), np.where(width < 0.1, np.log1p(width) + floor, np.inf)
+
+    def _vanishes(self, epsilon: Array, direction: Direction) -> Flags:
+        """Where δ = 0 exactly: S never falls below 1 − t/T."""
+        if direction == REMOVE or self.basket.size == self.steps:
+            return np.zeros(epsilon.shape, dtype=bool)
+        return np.asarray(self._put_strike(epsilon) <= 0.0)
 
     def _put_strike(self, epsilon: Array) -> Array:
         """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also where it vanishes, at ε₀ = log T/(T−t)."""
@@ -263,19 +276,24 @@ class ExactCurve:
             if worst is None:
                 break
             for shift in (0.0, -0.7, 0.7, 0.2):
-                contour = LiftContour(self.basket, strikes[worst : worst + 1], leave[worst] + shift, lattice)
-                self._lifts.append(contour)
-                found = contour(strikes)
-                _improve(best, found)
-                if best.error[worst] <= GOAL or (best.error[worst] < 10.0 * GOAL and _rounded(found, worst)):
-                    break
-                if best.log[worst] < _DEEP and best.error[worst] < 0.5:
+                self._lift(strikes, worst, best, leave[worst] + shift, lattice)
+                if best.error[worst] <= 10.0 * GOAL or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
                     break
             open_[worst] = False
             deep = (best.log < _DEEP) & (best.error < 0.5)
             if deep.any():
                 open_ &= strikes.k < strikes.k[deep].min()
         return best
+
+    def _lift(self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice) -> None:
+        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help."""
+        for fineness in (1.0, 2.0, 4.0):
+            contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
+            self._lifts.append(contour)
+            found = contour(strikes)
+            _improve(best, found)
+            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
+                break
 
     def _on_lattice(self, strikes: Strikes, best: Estimate) -> tuple[Array, CutLattice]:
         """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
