@@ -36,6 +36,7 @@ _RATIO = 1.15  # of the geometric grid that the first look uses
 _SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
 _FLAT = 1e-6  # nor is log δ more closely than this, where the curve is so flat that ε has little meaning
+_WIDER = 30.0  # times the accuracy wanted: narrower bounds are returned if a finer lattice does not help
 _SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
 _KEPT = 8  # lattices
 _STEEP = 0.1
@@ -322,10 +323,13 @@ class ComposedCurve:
         if lattice is None:
             lattice = self._build(2.0 ** (key[0] / 2), max(LEAST_LOG, -30 * (4 / 3) ** key[1]), 1.0)
         worst = math.inf
+        lower, upper = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         while True:
-            upper, slope = lattice.log_delta(epsilon, direction, upper=True)
-            lower, _ = lattice.log_delta(epsilon, direction, upper=False)
-            lower = np.minimum(lower, upper)
+            above, slope = lattice.log_delta(epsilon, direction, upper=True)
+            below, _ = lattice.log_delta(epsilon, direction, upper=False)
+            # every lattice gives valid bounds, and a finer one need not be better everywhere: keep the best
+            upper = np.minimum(upper, above)
+            lower = np.minimum(np.maximum(lower, below), upper)
             self._lattices.pop(key, None)
             self._lattices[key] = lattice
             if len(self._lattices) > _KEPT:
@@ -347,7 +351,8 @@ class ComposedCurve:
                 lattice = self._build(lattice.h, floor, lattice.finer)
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
-            hopeless = np.all(upper[matters] < 1.1 * theirs[matters] - 0.5)  # and the other direction decides
+            # the other direction decides, or the bounds are what can be had: they hold, and say how wide they are
+            hopeless = np.all(upper[matters] < 1.1 * theirs[matters] - 0.5) or ratio < _WIDER
             if ratio > 0.7 * worst and hopeless:
                 return self._best(lower, upper)
             if direction in lattice.failures and math.isinf(ratio):

@@ -8,7 +8,6 @@ import numpy as np
 import typer
 
 from ballsbins.cli import render
-from ballsbins.comparison import four
 from ballsbins.samplers import BallsAndBins, new_key
 
 EPSILON, DELTA = 8.0, 1e-6
@@ -23,6 +22,7 @@ def register(app: typer.Typer) -> None:
 def demo() -> None:
     """Calibrate the noise for a target, draw one epoch of balls-and-bins batches, and state its privacy."""
     from ballsbins.calibration import calibrate
+    from ballsbins.comparison import four
 
     out = render.console()
     steps = -(-EXAMPLES // BATCH_SIZE)
