@@ -59,7 +59,7 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
             right = middle
         else:
             break
-        if right - left < 1e-3 * right:
+        if right - left < 0.01 * right:
             break
     return Crossover(left, right)
 

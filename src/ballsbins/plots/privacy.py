@@ -46,8 +46,8 @@ def privacy_curves(
             last = _last(value, floor)
             ends.append((x[last], float(value[last]), name))
     axes.set_xlim(float(x.min()), float(x.max()))
-    top = 1.0
-    axes.set_ylim(floor, 1.6 * top)
+    bottom = min((y for _, y, _ in ends), default=floor)
+    axes.set_ylim(max(floor, 10.0 ** np.floor(np.log10(max(bottom, floor)))), 1.6)
     _label(axes, ends, dict(curves))
     return axes
 
