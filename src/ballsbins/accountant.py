@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,13 +38,23 @@ LEAST_SIGMA, LARGEST_SIGMA = 0.05, 100.0  # where the exact method is tested
 METHODS = ("auto", "renyi", "lower-bound")
 
 
-def curve_of(mechanism: Mechanism, method: str = "auto") -> Curve:
+class Method(Protocol):
+    """A method of accounting as an object, such as `ballsbins.accounting.monte_carlo.MonteCarlo`."""
+
+    def curve(self, mechanism: Mechanism) -> Curve:
+        """The privacy curve of a mechanism, truncation left aside."""
+        ...
+
+
+def curve_of(mechanism: Mechanism, method: str | Method = "auto") -> Curve:
     """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated.
 
     "auto" is the best method for the sampler. For balls-and-bins there are also "renyi" (an upper bound, for
-    comparison) and "lower-bound" (the paper's S_C bound).
+    comparison) and "lower-bound" (the paper's S_C bound), and any object with a method `curve`.
     """
-    if method == "auto":
+    if not isinstance(method, str):
+        curve = method.curve(mechanism)
+    elif method == "auto":
         curve = _CURVES[type(mechanism.sampler)](mechanism)
     else:
         curve = _other_method(mechanism, method)
@@ -163,7 +173,9 @@ def _facts(mechanism: Mechanism) -> tuple[float, int, int, int]:
     return mechanism.noise_multiplier, steps, mechanism.epochs, last
 
 
-def delta_bound(mechanism: Mechanism, epsilon: Number, method: str = "auto", *, log: bool = False) -> Bound:
+def delta_bound(
+    mechanism: Mechanism, epsilon: Number, method: str | Method = "auto", *, log: bool = False
+) -> Bound:
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
@@ -178,10 +190,13 @@ def delta_bound(mechanism: Mechanism, epsilon: Number, method: str = "auto", *, 
     return _bound(mechanism, curve, quantity, sides, penalty, np.shape(epsilon))
 
 
-def epsilon_bound(mechanism: Mechanism, delta: Number, method: str = "auto") -> Bound:
+def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "auto") -> Bound:
     """ε at δ, the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
+    if getattr(curve.curve if isinstance(curve, Truncated) else curve, "pointwise", False):
+        advice = "State the grid of ε to answer for together: MonteCarlo(epsilons=(…))."
+        raise InvalidInputError("epsilons", None, "given to search for ε by Monte Carlo", advice)
     if isinstance(curve, Truncated):
         for point in points:
             _check_truncation(mechanism, curve, float(point))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from numpy.typing import NDArray
 
+    from ballsbins.accountant import Method
     from ballsbins.accounting.curve import Curve
     from ballsbins.bound import Bound, Number
     from ballsbins.samplers import Batches, Key
@@ -95,19 +96,19 @@ class Mechanism:
 
         return curve_of(self)
 
-    def delta(self, epsilon: Number, method: str = "auto") -> Bound:
+    def delta(self, epsilon: Number, method: str | Method = "auto") -> Bound:
         """δ at one ε or an array of them; ε may be negative (the curve of a privacy loss distribution)."""
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method)
 
-    def log_delta(self, epsilon: Number, method: str = "auto") -> Bound:
+    def log_delta(self, epsilon: Number, method: str | Method = "auto") -> Bound:
         """Natural logarithm of δ, which is a number where δ itself is below the doubles."""
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method, log=True)
 
-    def epsilon(self, delta: Number, method: str = "auto") -> Bound:
+    def epsilon(self, delta: Number, method: str | Method = "auto") -> Bound:
         """ε at one δ or an array of them.
 
         `method` is "auto" or, for whole epochs of balls-and-bins, "renyi" or "lower-bound": bounds to compare with.

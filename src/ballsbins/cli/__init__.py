@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import compare, demo, keys, privacy
+from ballsbins.cli import compare, demo, keys, monte_carlo, privacy
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ privacy.register(app)
 compare.register(app)
 keys.register(app)
 demo.register(app)
+monte_carlo.register(app)
 
 
 def _show_version(wanted: bool) -> None:

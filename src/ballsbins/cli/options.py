@@ -73,7 +73,10 @@ MaxBatchSizeOption = Annotated[
 ]
 MethodOption = Annotated[
     str,
-    typer.Option("--method", help="auto, or for balls-and-bins renyi or lower-bound, to compare with."),
+    typer.Option(
+        "--method",
+        help="auto; to compare with, for balls-and-bins: renyi or lower-bound, for δ also monte-carlo.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 

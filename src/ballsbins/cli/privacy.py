@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ballsbins.cli import options, render
+from ballsbins.cli import monte_carlo, options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Sampler
@@ -63,6 +63,11 @@ def delta(
     batch_size: options.BatchSizeOption = None,
     max_batch_size: options.MaxBatchSizeOption = None,
     method: options.MethodOption = "auto",
+    samples: monte_carlo.SamplesOption = None,
+    error_prob: monte_carlo.ErrorProbOption = None,
+    seed: monte_carlo.SeedOption = None,
+    workers: monte_carlo.WorkersOption = None,
+    state: monte_carlo.StateOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """What δ do I have? For example: ballsbins delta -s 0.35 -T 1000 -e 6 -e 10"""
@@ -70,7 +75,8 @@ def delta(
         sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
         max_batch_size=max_batch_size,
     )  # fmt: skip
-    bounds = [mechanism.delta(point, method) for point in epsilon]
+    chosen = monte_carlo.method_from(method, samples, error_prob, seed, workers, state)
+    bounds = [mechanism.delta(point, chosen) for point in epsilon]
     if json:
         data = [bound.to_dict() for bound in bounds]
         return render.print_json(data[0] if len(data) == 1 else data)

@@ -24,7 +24,7 @@ from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
-from ballsbins.accounting.monte_carlo.pairs import LossSampler
+from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.plain import Plain
 from ballsbins.accounting.monte_carlo.run import Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
@@ -36,6 +36,8 @@ from ballsbins.samplers import BallsAndBins
 
 SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
+_NOTHING = -690.0  # log δ: as good as 0
+_MANY = 20_000  # coordinates: too many to draw each of them for `add`; order statistics, untilted, must do
 _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
 
@@ -114,6 +116,7 @@ class MonteCarloCurve:
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
         self.confidence = 1.0 - settings.error_probability
         self.outcomes: dict[tuple[Direction, LossSampler, Lattice], Outcome] = {}
+        self._grid: dict[Direction, Interval] = {}
         self._state = None if settings.state is None else StateFile(settings.state)
 
     @property
@@ -137,7 +140,9 @@ class MonteCarloCurve:
         if self.settings.epsilons is None:
             return self._at(epsilon, direction, beta)
         grid = np.array(self.settings.epsilons)
-        known = self._at(grid, direction, beta / grid.size)
+        if direction not in self._grid:
+            self._grid[direction] = self._at(grid, direction, beta / grid.size)
+        known = self._grid[direction]
         left = np.searchsorted(grid, epsilon, side="right") - 1
         right = np.searchsorted(grid, epsilon, side="left")
         upper = np.where(left >= 0, np.minimum.accumulate(known.upper)[left], 0.0)
@@ -148,11 +153,13 @@ class MonteCarloCurve:
         return Interval(lower, np.clip(np.interp(epsilon, grid, finite), lower, upper), upper)
 
     def _at(self, epsilon: Array, direction: Direction, beta: float) -> Interval:
-        """Points that share a sampler share its samples."""
+        """Points that share a sampler share its samples; where δ is surely below the doubles none are drawn."""
         groups: dict[LossSampler, list[int]] = {}
-        for i, point in enumerate(epsilon):
-            groups.setdefault(self.sampler_for(float(point), direction), []).append(i)
-        lower, value, upper = (np.empty(epsilon.shape) for _ in range(3))
+        sure = np.array([self._sure(float(point), direction) for point in epsilon])
+        for k, point in enumerate(epsilon):
+            if sure[k] > _NOTHING:
+                groups.setdefault(self.sampler_for(float(point), direction), []).append(k)
+        lower, value, upper = np.full(epsilon.shape, -np.inf), sure.copy(), sure.copy()
         for sampler, rows in groups.items():
             here = epsilon[rows]
             lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
@@ -160,12 +167,26 @@ class MonteCarloCurve:
             for i in rows:
                 found = outcome.log_delta(float(epsilon[i]), beta, self.settings.bound)
                 lower[i], value[i], upper[i] = found.lower[0], found.value[0], found.upper[0]
+        upper = np.minimum(upper, sure)
         lower = np.minimum(np.maximum(lower, _trivial(epsilon)), upper)
         return Interval(lower, np.clip(value, lower, upper), upper)
+
+    def _sure(self, epsilon: float, direction: Direction) -> float:
+        """Log of a bound on δ that needs no samples: 1, or for `add` the least range of a tilted sample."""
+        if direction != ADD or epsilon <= 0.0 or self.settings.sampler != "tilted":
+            return 0.0
+        power = best_power(self.sigma, self.steps, self.epochs, epsilon)
+        if power == 0.0:
+            return 0.0
+        one = TiltedAdd(self.sigma, self.steps, power)
+        kappa = self.epochs * (one.log_weight + one.log_weight_error)
+        return min(log_range(kappa, power, epsilon), 0.0)
 
     def _outcome(self, direction: Direction, sampler: LossSampler, lattice: Lattice) -> Outcome:
         key = (direction, sampler, lattice)
         if key not in self.outcomes:
+            # after Ctrl-C the other direction gets no more samples than there were then
+            cut = [o.tally.count for o in self.outcomes.values() if o.tally.count < self.settings.samples]
             self.outcomes[key] = run(
                 sampler,
                 lattice,
@@ -175,6 +196,7 @@ class MonteCarloCurve:
                 workers=self.settings.workers,
                 progress=self.settings.progress,
                 state=self._state,
+                limit=min(cut, default=None),
             )
         return self.outcomes[key]
 
@@ -211,7 +233,9 @@ class MonteCarloCurve:
 
     def _tilted(self, epsilon: float, direction: Direction) -> LossSampler:
         if direction == ADD:
-            power = best_power(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 0.0
+            if epsilon <= 0.0 or self.steps > _MANY:
+                return self._untilted(ADD)
+            power = best_power(self.sigma, self.steps, self.epochs, epsilon)
             return TiltedAdd(self.sigma, self.steps, power) if power > 0.0 else self._untilted(ADD)
         balls = best_balls(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 1
         draws = self.steps - balls

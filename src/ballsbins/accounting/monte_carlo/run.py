@@ -25,7 +25,6 @@ from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.state import Entry, StateFile
 
 _BLOCK = 2**17  # numbers drawn for one block
-_TASK_SECONDS = 0.5  # a task is about this long, so that progress and Ctrl-C are prompt
 _SAVE_SECONDS = 30.0
 PLANNED_SHARE = 0.9
 
@@ -111,8 +110,9 @@ def run(
     workers: int = 1,
     progress: Progress | None = None,
     state: StateFile | None = None,
+    limit: int | None = None,
 ) -> Outcome:
-    """Draw so many samples, or as many as there is time for: Ctrl-C returns what there is."""
+    """Draw so many samples, or as many as there is time for: Ctrl-C, or `limit`, returns what there is."""
     validate.integer("samples", samples, 1, 10**15, advice="More samples make the bounds tighter.")
     validate.integer("seed", seed, 0, advice="Any integer; one seed gives one answer.")
     validate.integer("workers", workers, 1, advice="State the number of processes to use.")
@@ -127,7 +127,7 @@ def run(
     tasks = _tasks(done, blocks)
     whole = outcome  # without a last, partial block: what can be continued
     try:
-        for first, last, tally in _drawn(sampler, lattice, seed, stream, samples, tasks, workers):
+        for last, tally in _drawn(sampler, lattice, seed, stream, samples, tasks, workers):
             outcome = replace(
                 outcome, tally=outcome.tally.merge(tally), seconds=outcome.seconds + time.monotonic() - begun
             )
@@ -141,7 +141,8 @@ def run(
             if state is not None and time.monotonic() - saved > _SAVE_SECONDS:
                 state.put(question, _entry(whole, done))
                 saved = time.monotonic()
-            del first
+            if limit is not None and last * size >= limit:
+                break
     except KeyboardInterrupt:
         outcome = whole if whole.tally.count < samples else outcome
     if state is not None:
@@ -168,11 +169,11 @@ def _drawn(
     samples: int,
     tasks: Iterator[tuple[int, int]],
     workers: int,
-) -> Iterator[tuple[int, int, Tally]]:
+) -> Iterator[tuple[int, Tally]]:
     """The tallies of tasks, in order."""
     if workers == 1:
         for first, last in tasks:
-            yield first, last, draw_blocks(sampler, lattice, seed, stream, first, last, samples)
+            yield last, draw_blocks(sampler, lattice, seed, stream, first, last, samples)
         return
     joblib = extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
     plan = list(tasks)
@@ -181,8 +182,8 @@ def _drawn(
         for first, last in plan
     )
     found = joblib.Parallel(n_jobs=workers, return_as="generator")(calls)
-    for (first, last), tally in zip(plan, found, strict=True):
-        yield first, last, tally
+    for (_, last), tally in zip(plan, found, strict=True):
+        yield last, tally
 
 
 def _entry(outcome: Outcome, done: int) -> Entry:

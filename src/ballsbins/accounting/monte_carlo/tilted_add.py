@@ -154,6 +154,7 @@ def _tilted_z(rng: np.random.Generator, omega: Array, width: int, s: float) -> A
     return z.reshape(omega.size, width)
 
 
+@lru_cache(maxsize=1024)
 def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
     """The β with the least range b(ε), rounded so that near questions share their samples; 0 where none helps."""
     scale = _scale(1.0 / sigma, steps)

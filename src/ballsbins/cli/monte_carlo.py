@@ -1,0 +1,171 @@
+"""`ballsbins verify`, and the options of `ballsbins delta --method monte-carlo`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ballsbins.cli import options, render
+from ballsbins.cli.options import SamplerName
+from ballsbins.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from ballsbins.accounting.monte_carlo import MonteCarlo
+    from ballsbins.accounting.monte_carlo.run import Outcome
+
+NAME = "monte-carlo"
+_PANEL = "Monte Carlo"
+
+SamplesOption = Annotated[
+    int | None, typer.Option("--samples", "-m", help="Samples a direction.", rich_help_panel=_PANEL)
+]
+ErrorProbOption = Annotated[
+    float | None,
+    typer.Option("--error-prob", help="Probability that the bounds fail.", rich_help_panel=_PANEL),
+]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="One seed, one answer.", rich_help_panel=_PANEL)
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", help="Processes; the answer does not depend on it.", rich_help_panel=_PANEL),
+]
+StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="Save the samples here, and go on from what is there.", rich_help_panel=_PANEL
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("verify")(verify)
+
+
+def method_from(
+    method: str,
+    samples: int | None,
+    error_prob: float | None,
+    seed: int | None,
+    workers: int | None,
+    state: Path | None,
+) -> str | MonteCarlo:
+    """The method that the options describe; options of Monte Carlo without it are an error."""
+    given: dict[str, Any] = {
+        "samples": samples,
+        "error_probability": error_prob,
+        "seed": seed,
+        "workers": workers,
+        "state": state,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if method != NAME:
+        for name, value in given.items():
+            advice = f"Add --method {NAME}, or leave it out."
+            raise InvalidInputError(name, value, f"left out for --method {method}", advice)
+        return method
+    from ballsbins.accounting.monte_carlo import MonteCarlo
+
+    return MonteCarlo(**given, progress=_progress() if sys.stderr.isatty() else None)
+
+
+def _progress() -> Any:
+    """A line on standard error: how far, how long yet."""
+
+    def show(outcome: Outcome) -> None:
+        done, wanted = outcome.tally.count, outcome.wanted
+        left = outcome.seconds * (wanted / max(done, 1) - 1.0)
+        bound = outcome.log_delta(outcome.tally.lattice.start, 2.5e-4).upper[0]
+        from math import exp
+
+        end = "\n" if done >= wanted else ""
+        text = f"\r{done:,} of {wanted:,} samples, {left:.0f} s left, δ ≤ {exp(bound):.4g} so far   "
+        sys.stderr.write(text + end)
+        sys.stderr.flush()
+
+    return show
+
+
+def verify(
+    noise_multiplier: options.NoiseOption,
+    epsilon: Annotated[list[float], typer.Option("--epsilon", "-e", help="ε; may be given several times.")],
+    steps: options.StepsOption = None,
+    epochs: options.EpochsOption = 1,
+    fixed_bins: options.FixedBinsOption = False,
+    examples: options.ExamplesOption = None,
+    batch_size: options.BatchSizeOption = None,
+    samples: SamplesOption = None,
+    error_prob: ErrorProbOption = None,
+    seed: SeedOption = None,
+    workers: WorkersOption = None,
+    state: StateOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Check the exact δ by Monte Carlo. For example: ballsbins verify -s 0.35 -T 1000 -e 10"""
+    mechanism, derived = options.mechanism_from(
+        SamplerName.BALLS_AND_BINS, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
+        batch_size=batch_size, max_batch_size=None,
+    )  # fmt: skip
+    # the confidence is shared over all ε, so that a false alarm at any of them is as rare as stated
+    beta = (1e-6 if error_prob is None else error_prob) / len(epsilon)
+    method = method_from(NAME, samples, beta, seed, workers, state)
+    rows, disjoint = [], []
+    for point in epsilon:
+        exact, sampled = mechanism.delta(point), mechanism.delta(point, method)
+        for direction in ("remove", "add"):
+            one, two = exact.directions[direction], sampled.directions[direction]
+            agree = bool(one.lower <= two.upper and two.lower <= one.upper)
+            rows.append((point, direction, one, two, agree))
+            if not agree:
+                disjoint.append(f"{direction} at ε = {point:g}")
+    if json:
+        render.print_json(
+            {
+                "mechanism": mechanism.to_dict(),
+                "agree": not disjoint,
+                "checks": [
+                    {
+                        "epsilon": e,
+                        "direction": d,
+                        "agree": ok,
+                        "exact": a.to_dict(),
+                        "monte_carlo": b.to_dict(),
+                    }
+                    for e, d, a, b, ok in rows
+                ],
+            }
+        )
+    else:
+        out = render.console()
+        out.print(render.describe(mechanism, derived), style="dim")
+        out.print()
+        out.print(
+            render.plain_table(
+                ("ε, direction", "δ at least", "δ at most", "sampled, at least", "at most", ""),
+                [
+                    (
+                        f"{e:g}, {d}",
+                        render.down(float(a.lower)),
+                        render.up(float(a.upper)),
+                        render.down(float(b.lower)),
+                        render.up(float(b.upper)),
+                        "agree" if ok else "DISJOINT",
+                    )
+                    for e, d, a, b, ok in rows
+                ],
+            )
+        )
+        out.print()
+        rare = f"fails with probability {beta * len(epsilon):g}"
+        out.print(f"method: {exact.method}, against {sampled.method}, which {rare}", style="dim")
+    if disjoint:
+        typer.echo(
+            f"ballsbins: VERIFICATION FAILED: the intervals are disjoint for {', '.join(disjoint)}. By chance alone "
+            f"this happens with probability below {beta * len(epsilon):g}. Do not rely on these numbers; report it.",
+            err=True,
+        )
+        raise typer.Exit(1)
