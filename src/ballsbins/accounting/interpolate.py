@@ -1,9 +1,9 @@
 """Dense evaluation of an analytic function from few samples, with a checked error.
 
 log δ(ε) is analytic in ε, so on a short enough piece its Chebyshev interpolant converges geometrically. On every
-piece the number of nodes is doubled (the Lobatto points are nested, so no sample is lost) until the interpolant
-agrees with fresh samples; a piece on which that takes too many is halved. All pieces of a round are sampled in one
-call.
+piece the number of nodes is doubled (the Lobatto points are nested, so no sample is lost) until either the
+interpolant before has met all the new nodes, or the present one meets fresh samples between its nodes; a piece on
+which that takes too many nodes is halved. All pieces of a round are sampled in one call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from ballsbins.accounting.curve import Array
 Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
 
-_LEVELS = (16, 32, 64)  # intervals between Lobatto points
-_CHECKS = 5
-_MOST_ROUNDS = 24
+_FEWEST, _MOST = 16, 64  # intervals between Lobatto points
+_CLOSE = 1e-5  # an interpolant this close is squared by doubling its nodes: worth checking
+_CHECKS = 9
+_SAFETY = 3.0  # on what the checks see
+_ROUNDING = 8 * 2.0**-53  # of the barycentric formula, relative to the values
+_MOST_ROUNDS = 40
 
 
 def _lobatto(intervals: int) -> Array:
@@ -29,9 +32,10 @@ def _lobatto(intervals: int) -> Array:
 
 
 def _between(intervals: int) -> Array:
-    """Points to check at: halfway between nodes in angle, where the error of an interpolant is largest."""
-    at = np.linspace(0.5, intervals - 0.5, _CHECKS).astype(int) + 0.5
-    return np.asarray(-np.cos(np.pi * (at + 0.07) / intervals), dtype=np.float64)
+    """Points to check at: between nodes, mostly near the ends, where a singularity outside shows first."""
+    n = intervals
+    gaps = np.array([0, 1, 3, n // 4, n // 2, 3 * n // 4, n - 4, n - 2, n - 1])
+    return np.asarray(-np.cos(np.pi * (gaps + 0.47) / n), dtype=np.float64)
 
 
 def _barycentric(values: Array, noise: Array, x: Array) -> tuple[Array, Array]:
@@ -57,31 +61,39 @@ class _Piece:
     high: float
     values: Array
     noise: Array
-    miss: float
+    miss: float  # of the interpolant between its nodes
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
         x = (2.0 * points - (self.low + self.high)) / (self.high - self.low)
         value, off = _barycentric(self.values, self.noise, x)
-        return value, 2.0 * self.miss + off
+        return value, self.miss + off + _ROUNDING * float(np.abs(self.values).max())
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Trial:
-    """A span on which the nodes of some level have been, or are to be, sampled."""
+    """A span, what is known at the nodes so far (none at first), and whether to sample checks or more nodes next."""
 
     low: float
     high: float
-    level: int
-    values: Array  # at the Lobatto points of the level before; empty at the first
+    values: Array
     noise: Array
+    checking: bool = False
+
+    @property
+    def intervals(self) -> int:
+        """Between the nodes known."""
+        return len(self.values) - 1
 
     @property
     def wanted(self) -> Array:
-        """The points still to be sampled: nodes new at this level, then checks."""
-        nodes = _lobatto(_LEVELS[self.level])
-        new = nodes if self.level == 0 else nodes[1::2]
-        middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
-        return middle + half * np.concatenate([new, _between(_LEVELS[self.level])])
+        """The points to be sampled next, on [−1, 1]."""
+        if self.checking:
+            return _between(self.intervals)
+        return _lobatto(2 * self.intervals)[1::2] if len(self.values) else _lobatto(_FEWEST)
+
+    def place(self, x: Array) -> Array:
+        """From [−1, 1] to the span."""
+        return 0.5 * (self.low + self.high) + 0.5 * (self.high - self.low) * x
 
 
 class Interpolant:
@@ -116,7 +128,7 @@ class Interpolant:
     def _pays(trial: _Trial, points: Array, missing: Flags) -> bool:
         """Whether the samples to come are fewer than the points that are missing there."""
         inside = missing & (points >= trial.low) & (points <= trial.high)
-        return int(inside.sum()) > _LEVELS[trial.level] + _CHECKS
+        return int(inside.sum()) > max(_FEWEST, trial.intervals) + _CHECKS
 
     @staticmethod
     def _fill(pieces: list[_Piece], points: Array, value: Array, error: Array, missing: Flags) -> Flags:
@@ -129,40 +141,47 @@ class Interpolant:
 
     def _round(self, trials: list[_Trial]) -> tuple[list[_Piece], list[_Trial]]:
         """Sample what the trials want: pieces that are good, and what to try next."""
-        wanted = [trial.wanted for trial in trials]
+        wanted = [trial.place(trial.wanted) for trial in trials]
         sampled, noise = self._function(np.concatenate(wanted))
         ends = np.cumsum([len(w) for w in wanted])[:-1]
         made: list[_Piece] = []
         again: list[_Trial] = []
         for trial, found, off in zip(trials, np.split(sampled, ends), np.split(noise, ends), strict=True):
-            centre = 0.5 * (trial.low + trial.high)
-            halves = [_first(trial.low, centre), _first(centre, trial.high)]
-            if not (np.isfinite(found).all() and np.isfinite(off).all()):
-                again += halves
-                continue
-            level = _LEVELS[trial.level]
-            values, errors = (_merged(*pair) for pair in ((trial.values, found), (trial.noise, off)))
-            there, spread = _barycentric(values, errors, _between(level))
-            apart = np.abs(there - found[-_CHECKS:])
-            miss = float(apart.max())
-            if (apart <= np.maximum(self._tolerance, np.minimum(spread, 10.0 * self._tolerance))).all():
-                made.append(_Piece(trial.low, trial.high, values, errors, miss))
-            elif trial.level + 1 < len(_LEVELS) and miss < 1e-2:
-                again.append(_Trial(trial.low, trial.high, trial.level + 1, values, errors))
-            else:
-                again += halves
+            piece, next_ = self._judge(trial, found, off)
+            made += piece
+            again += next_
         return made, again
+
+    def _judge(self, trial: _Trial, found: Array, off: Array) -> tuple[list[_Piece], list[_Trial]]:
+        low, high = trial.low, trial.high
+        centre = 0.5 * (low + high)
+        halves = [_first(low, centre), _first(centre, high)]
+        if not (np.isfinite(found).all() and np.isfinite(off).all()):
+            return [], halves
+        if trial.intervals < 0:
+            return [], [_Trial(low, high, found, off)]
+        there, spread = _barycentric(trial.values, trial.noise, trial.wanted)
+        apart = np.abs(there - found)
+        miss = float(apart.max())
+        good = bool((apart <= np.maximum(self._tolerance, np.minimum(spread, 10.0 * self._tolerance))).all())
+        values, errors = trial.values, trial.noise
+        if trial.checking and good:
+            return [_Piece(low, high, values, errors, _SAFETY * miss)], []
+        if not trial.checking:
+            values, errors = _merged(values, found), _merged(errors, off)
+            if good:
+                return [_Piece(low, high, values, errors, miss)], []
+            if miss < _CLOSE:
+                return [], [_Trial(low, high, values, errors, checking=True)]
+        return [], [_Trial(low, high, values, errors)] if len(values) <= _MOST else halves
 
 
 def _first(low: float, high: float) -> _Trial:
-    return _Trial(low, high, 0, np.empty(0), np.empty(0))
+    return _Trial(low, high, np.empty(0), np.empty(0))
 
 
-def _merged(known: Array, found: Array) -> Array:
-    """What is known at the nodes of the level before, together with what was found at the new ones."""
-    new = found[:-_CHECKS]
-    if len(known) == 0:
-        return new
+def _merged(known: Array, new: Array) -> Array:
+    """What is known at the nodes, together with what was found halfway between them."""
     merged = np.empty(len(known) + len(new))
     merged[::2], merged[1::2] = known, new
     return merged

@@ -48,7 +48,7 @@ def epsilon_at(curve: Curve, direction: Direction, log_delta: float) -> tuple[fl
         return 0.0, 0.0, 0.0
     value = _root(sides, 1, start=start)
     upper = _beside(sides, 2, value, 1.0)
-    lower = _beside(sides, 0, value, -1.0)
+    lower = min(_beside(sides, 0, value, -1.0), LARGEST_EPSILON)  # beyond that nothing was looked at
     return lower, min(max(value, lower), upper), upper
 
 

@@ -1,0 +1,145 @@
+"""ε from δ: on the safe side, to the accuracy of the curve, at every target, and always in finite time."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ballsbins.accounting.balls_and_bins.exact import ExactCurve
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Interval
+from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.search import epsilon_at, least
+from ballsbins.errors import UnreachableTargetError
+
+
+class Drawn:
+    """A curve given by its logarithm and by how far its bounds are off."""
+
+    method, confidence = "drawn", 1.0
+
+    def __init__(self, log, below=0.0, above=0.0):
+        self.log, self.below, self.above, self.questions = log, below, above, 0
+
+    def log_delta(self, epsilon, direction):
+        self.questions += len(epsilon)
+        assert self.questions < 2000, "this search does not end"
+        value = np.array([self.log(e) for e in epsilon])
+        return Interval(value - self.below, value, np.minimum(value + self.above, 0.0))
+
+
+def test_steps_cliffs_plateaus_and_wide_bounds_end_on_the_safe_side():
+    target = math.log(1e-5)
+    for log in (
+        lambda e: -3.0 - e,  # a line
+        lambda e: -1.0 if e < 2.0 else -math.inf,  # a cliff to δ = 0
+        lambda e: -1.0 - min(e, 1.0) - (20.0 if e > 3.0 else 0.0),  # a plateau, then a step
+        lambda e: -0.5 * (e / 1e-7) ** 2,  # a tiny scale
+        lambda e: -1e-3 * e,  # beyond all ε that a double can exponentiate
+    ):
+        for below, above in ((0.0, 0.0), (1e-12, 1e-12), (0.7, 0.2), (30.0, 1.0)):
+            curve = Drawn(log, below, above)
+            lower, value, upper = epsilon_at(curve, REMOVE, target)
+            assert 0.0 <= lower <= value <= upper
+            if upper < math.inf:
+                assert min(log(upper) + above, 0.0) <= target
+            if lower > 0.0:
+                assert log(lower) - below >= target
+            if below == above == 0.0 and 0.0 < upper < math.inf:
+                assert log(0.999 * upper) > target  # not needlessly large
+                assert upper - lower <= 1e-9 * upper
+
+
+def test_zero_where_delta_at_zero_is_within_the_target():
+    curve = ExactCurve(((1000, 3.0),))
+    at_zero = curve.log_delta(np.array([0.0]), REMOVE)
+    assert epsilon_at(curve, REMOVE, at_zero.upper[0] + 1e-9) == (0.0, 0.0, 0.0)
+    lower, value, upper = epsilon_at(curve, REMOVE, at_zero.lower[0] - 1e-6)
+    assert 0.0 < upper < 1e-4
+    assert lower <= value <= upper
+    # a bound that is within the target at 0 only below
+    assert epsilon_at(Drawn(lambda e: -2.0 - e, below=5.0, above=3.0), REMOVE, -1.5)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "log_target"),
+    [
+        (0.35, 1000, math.log(1e-6)),
+        (0.35, 10**9, math.log(1e-6)),
+        (1.0, 100, math.log(1e-300)),
+        (0.5, 2, math.log(0.9)),
+        (0.06, 50, math.log(0.999)),
+        (5.0, 10**12, math.log(1e-9)),
+        (100.0, 3, math.log(1e-10)),
+        (20.0, 10**5, math.log(1e-250)),
+    ],
+)
+def test_round_trip(sigma, steps, log_target):
+    """δ(ε(δ)) = δ within the errors, in both directions; the bounds hug each other."""
+    for direction in DIRECTIONS:
+        curve = ExactCurve(((steps, sigma),))
+        lower, value, upper = epsilon_at(curve, direction, log_target)
+        assert lower <= value <= upper
+        fresh = ExactCurve(((steps, sigma),))
+        if upper > 0.0:
+            assert fresh.log_delta(np.array([upper]), direction).lower[0] <= log_target + 1e-12
+            assert upper - lower <= 1e-8 * upper
+        if lower > 0.0:
+            assert fresh.log_delta(np.array([lower]), direction).upper[0] >= log_target - 1e-12
+            back = fresh.log_delta(np.array([value]), direction).value[0]
+            assert back == pytest.approx(log_target, abs=1e-7)
+        # on the curve that was searched, the promise is strict
+        assert curve.log_delta(np.array([upper]), direction).upper[0] <= log_target
+
+
+def test_the_published_values():
+    """σ=0.35, T=1000 and σ=0.3, T=36133 at δ = 10⁻⁶: ten digits that high precision gave."""
+    for sigma, steps, truth in ((0.35, 1000, 10.168696127), (0.3, 36133, 10.286294502)):
+        lower, _, upper = epsilon_at(ExactCurve(((steps, sigma),)), REMOVE, math.log(1e-6))
+        assert truth - 5e-10 <= upper
+        assert lower <= truth + 5e-10
+        assert upper - lower < 1e-9
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    log_sigma=st.floats(math.log(0.05), math.log(100)),
+    log_steps=st.floats(0.0, math.log(1e12)),
+    log_target=st.floats(-690.0, -1e-3),
+    direction=st.sampled_from(DIRECTIONS),
+)
+@example(log_sigma=math.log(0.05), log_steps=math.log(1e12), log_target=-1e-3, direction=ADD)
+@example(log_sigma=math.log(100.0), log_steps=math.log(1e12), log_target=-690.0, direction=REMOVE)
+@pytest.mark.slow
+def test_anywhere_it_ends_and_is_safe(log_sigma, log_steps, log_target, direction):
+    curve = ExactCurve(((int(math.exp(log_steps)), math.exp(log_sigma)),))
+    lower, value, upper = epsilon_at(curve, direction, log_target)
+    assert 0.0 <= lower <= value <= upper
+    if upper < math.inf:
+        assert curve.log_delta(np.array([upper]), direction).upper[0] <= log_target
+    if lower > 0.0:
+        assert curve.log_delta(np.array([lower]), direction).lower[0] >= log_target - 1e-9
+
+
+def test_gaussian_inverse_against_bisection():
+    for sigma in (0.3, 1.0, 30.0):
+        curve = GaussianCurve(sigma)
+        for target in (math.log(0.5), math.log(1e-6), -600.0):
+            lower, _, upper = epsilon_at(curve, REMOVE, target)
+            left, right = 0.0, 1e5
+            for _ in range(200):
+                middle = 0.5 * (left + right)
+                deep = curve.log_delta(np.array([middle]), REMOVE).value[0] <= target
+                left, right = (left, middle) if deep else (middle, right)
+            assert lower * (1 - 1e-9) <= right <= upper * (1 + 1e-9) + 1e-30
+
+
+def test_least_meets_the_target_and_is_least():
+    for root in (1e-3, 0.7, 1.0, 40.0, 3e5):
+        for start in (1e-2, 1.0, 100.0):
+            found = least(lambda x, r=root: r / x - 1.0, 1e-6, 1e9, start=start, relative=1e-7, what="x")
+            assert root <= found <= root * (1 + 3e-7)
+    assert least(lambda x: -1.0, 0.5, 8.0, start=1.0, relative=1e-6, what="x") == 0.5
+    with pytest.raises(UnreachableTargetError, match="no sigma up to 8 meets"):
+        least(lambda x: 3.0, 0.5, 8.0, start=1.0, relative=1e-6, what="sigma")
