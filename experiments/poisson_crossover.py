@@ -73,7 +73,14 @@ def draw(points):
             x, y = [p["steps"] for p in rows], [p["worse_up_to"] for p in rows]
             color = (0.0, 0.45 * (1 - shade) + 0.15, 0.3 + 0.6 * shade)
             axes.plot(x, y, "o-", color=color, markersize=4, linewidth=1.4)
-            axes.annotate(f"σ = {sigma:g}", (x[-1], y[-1]), xytext=(6, -3), textcoords="offset points", color=color, fontsize=9)
+            axes.annotate(
+                f"σ = {sigma:g}",
+                (x[-1], y[-1]),
+                xytext=(6, -3),
+                textcoords="offset points",
+                color=color,
+                fontsize=9,
+            )
     axes.set_xlim(1.6, 4e4)
     return axes
 

@@ -57,7 +57,7 @@ class Sheet:
     def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array, Array]:
         """How much of log δ(ε) rounding, the window and trimming cost, roughly, and how much each may."""
         k = self._cell(epsilon, self.log_value.size - 1)
-        bulk = np.logaddexp(self.log_value[k], self.log_tail[k] - 40)
+        bulk = np.maximum(np.logaddexp(self.log_value[k], self.log_tail[k] - 40), -1e300)
         noise = np.exp(np.minimum(math.log(max(self.noise, 1e-300)) - bulk, 300.0))
         missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
         log_delta, slope = self.log_delta(epsilon)
