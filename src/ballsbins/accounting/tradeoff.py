@@ -19,14 +19,19 @@ _ROUNDS = 5
 _POINTS = 65
 
 
-def true_positive_rate(curve: Curve, direction: Direction, false_positive_rate: float) -> tuple[float, float, float]:
+def true_positive_rate(
+    curve: Curve, direction: Direction, false_positive_rate: float
+) -> tuple[float, float, float]:
     """(lower, value, upper) of the largest true-positive rate of any test."""
     low, high = -40.0, 40.0
     best = (0.0, 1.0, 1.0)
     for _ in range(_ROUNDS):
         epsilon = np.linspace(low, high, _POINTS)
         found = curve.log_delta(epsilon, direction)
-        below, value, above = (np.exp(side) + np.exp(epsilon) * false_positive_rate for side in (found.lower, found.value, found.upper))
+        below, value, above = (
+            np.exp(side) + np.exp(epsilon) * false_positive_rate
+            for side in (found.lower, found.value, found.upper)
+        )
         at = int(np.argmin(above))
         lower = max(best[0], _convex_floor(np.exp(epsilon), below, above))
         best = lower, min(float(value.min()), best[1]), min(float(above.min()), best[2], 1.0)
