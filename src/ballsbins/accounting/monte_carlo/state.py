@@ -35,7 +35,7 @@ class StateFile:
         if not self.path.exists():
             return
         try:
-            with np.load(self.path, allow_pickle=False) as saved:
+            with np.load(io.BytesIO(self.path.read_bytes()), allow_pickle=False) as saved:
                 self._entries = {name: saved[name] for name in saved.files}
         except (OSError, ValueError, zipfile.BadZipFile, EOFError):
             raise InvalidInputError(

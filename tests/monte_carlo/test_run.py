@@ -1,0 +1,225 @@
+"""Runs: one seed, one answer; resumed equals uninterrupted; interrupted and extended runs stay valid; bad input."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
+from ballsbins.accounting.monte_carlo import MonteCarlo
+from ballsbins.accounting.monte_carlo import run as running
+from ballsbins.accounting.monte_carlo.estimate import Lattice
+from ballsbins.accounting.monte_carlo.pairs import Untilted
+from ballsbins.accounting.monte_carlo.plain import Plain
+from ballsbins.accounting.monte_carlo.run import block_size, run
+from ballsbins.accounting.monte_carlo.state import StateFile
+from ballsbins.cli import app
+
+SAMPLER = Plain(1.0, 200, "remove")
+LATTICE = Lattice.around(0.1, 0.1, 0.0)
+SIZE = block_size(SAMPLER)
+SAMPLES = 10 * SIZE + 17
+
+
+def same(one, two):
+    return (
+        one.tally.count == two.tally.count
+        and np.array_equal(one.tally.high, two.tally.high)
+        and np.array_equal(one.tally.low, two.tally.low)
+        and one.look == two.look
+        and np.array_equal(one.looked.high, two.looked.high)
+    )
+
+
+def test_one_seed_one_answer():
+    one = run(SAMPLER, LATTICE, SAMPLES, seed=5)
+    assert one.tally.count == SAMPLES
+    assert one.look == 3  # after 8 of 10 blocks
+    assert one.looked.count == 8 * SIZE
+    assert same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5))
+    assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=6))
+    assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5, stream=1))
+
+
+def test_the_answer_does_not_depend_on_workers():
+    pytest.importorskip("joblib")
+    assert same(run(SAMPLER, LATTICE, SAMPLES, seed=5), run(SAMPLER, LATTICE, SAMPLES, seed=5, workers=2))
+
+
+def stop_after(blocks):
+    def progress(outcome):
+        if outcome.tally.count >= blocks * SIZE:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 8, 10])
+def test_resumed_equals_uninterrupted(tmp_path, blocks):
+    path = tmp_path / "state.npz"
+    whole = run(SAMPLER, LATTICE, SAMPLES, seed=5)
+    part = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path), progress=stop_after(blocks))
+    assert part.tally.count == blocks * SIZE
+    assert not part.as_planned
+    resumed = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path))
+    assert same(whole, resumed)
+    assert resumed.as_planned
+    assert resumed.log_delta(0.1, 1e-3).upper == whole.log_delta(0.1, 1e-3).upper
+    assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
+
+
+def test_another_question_is_not_resumed(tmp_path):
+    path = tmp_path / "state.npz"
+    run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path))
+    assert same(
+        run(SAMPLER, LATTICE, SAMPLES, seed=6, state=StateFile(path)), run(SAMPLER, LATTICE, SAMPLES, seed=6)
+    )
+
+
+def test_an_extended_run_is_judged_at_its_last_look(tmp_path):
+    path = tmp_path / "state.npz"
+    planned = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path))
+    longer = run(SAMPLER, LATTICE, 4 * SAMPLES, seed=5, state=StateFile(path))
+    assert longer.tally.count == 4 * SAMPLES
+    assert not longer.as_planned
+    assert longer.looked.count == 32 * SIZE
+    fresh = run(SAMPLER, LATTICE, 4 * SAMPLES, seed=5)
+    assert same(longer, fresh)
+    assert fresh.log_delta(0.1, 1e-3).upper < longer.log_delta(0.1, 1e-3).upper
+    assert planned.as_planned
+
+
+def test_an_interrupted_run_gives_a_wider_bound_and_none_before_the_first_look():
+    whole = run(SAMPLER, LATTICE, SAMPLES, seed=5)
+    part = run(SAMPLER, LATTICE, SAMPLES, seed=5, progress=stop_after(5))
+    early, late = part.log_delta(0.1, 1e-3), whole.log_delta(0.1, 1e-3)
+    assert early.lower < late.lower < late.upper < early.upper < 0.0
+    nothing = running.Outcome(SAMPLER, whole.tally, -1, whole.looked, 2 * SAMPLES, 2 * SAMPLES)
+    assert nothing.log_delta(0.1, 1e-3).upper == 0.0
+
+
+def test_a_broken_state_file_is_refused(tmp_path):
+    path = tmp_path / "state.npz"
+    path.write_bytes(b"PK\x03\x04 not an archive")
+    with pytest.raises(InvalidInputError, match="state"):
+        StateFile(path)
+
+
+class Fair(Untilted):
+    """A loss that is infinite with probability 0.3: δ(ε) = 0.3 at every ε."""
+
+    row = 2**12
+
+    def losses(self, rng, count):
+        loss = np.where(rng.random(count) < 0.3, np.inf, -np.inf)
+        return loss, loss
+
+
+def test_coverage_of_runs_stopped_when_it_suits():
+    """Stop as soon as the upper bound is below the truth if ever, else as planned: fails no more often than β."""
+    beta, repetitions, failed = 0.25, 150, 0
+    lattice = Lattice(0.0, 1.0, 2)
+
+    def greedy(outcome):
+        new = outcome.looked.count == outcome.tally.count
+        if new and outcome.log_delta(0.0, beta).upper[0] < math.log(0.3):
+            raise KeyboardInterrupt
+
+    for seed in range(repetitions):
+        found = run(Fair(), lattice, 20 * block_size(Fair()), seed=seed, progress=greedy)
+        failed += found.log_delta(0.0, beta).upper[0] < math.log(0.3)
+    assert failed <= beta * repetitions + 5 * math.sqrt(beta * repetitions)
+
+
+def test_method_object():
+    mechanism = Mechanism(BallsAndBins(100), 0.5)
+    truth = mechanism.delta(4.0)
+    bound = mechanism.delta(4.0, method=MonteCarlo(samples=20_000, error_probability=1e-6))
+    assert bound.confidence == 1 - 1e-6
+    assert "Monte Carlo (tilted), 20,000 samples" in bound.method
+    for direction in ("remove", "add"):
+        one, two = bound.directions[direction], truth.directions[direction]
+        assert one.lower <= two.upper
+        assert two.lower <= one.upper
+    assert bound.upper < 1.2 * truth.upper
+    for sampler in ("plain", "importance", "order-statistics", "combined"):
+        bound = mechanism.delta(1.0, method=MonteCarlo(5000, 1e-6, sampler=sampler))
+        assert bound.lower <= mechanism.delta(1.0).upper
+        assert bound.upper >= mechanism.delta(1.0).lower
+        assert sampler in bound.method
+    bernstein = mechanism.delta(4.0, method=MonteCarlo(20_000, 1e-6, bound="bernstein"))
+    assert truth.lower <= bernstein.upper < 1.3 * truth.upper
+    assert mechanism.delta(-1.0, method=MonteCarlo(1000)).lower >= 0.99 * (1 - math.exp(-1.0))
+
+
+def test_epsilon_needs_a_grid_and_is_then_bounded():
+    mechanism = Mechanism(BallsAndBins(50), 0.6)
+    with pytest.raises(InvalidInputError, match="epsilons"):
+        mechanism.epsilon(1e-5, method=MonteCarlo(1000))
+    grid = tuple(np.arange(3.0, 6.0, 0.5))
+    found = mechanism.epsilon(1e-5, method=MonteCarlo(5000, epsilons=grid))
+    truth = mechanism.epsilon(1e-5).value
+    assert found.lower <= truth <= found.upper
+    assert found.upper - found.lower <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"samples": 0}, "samples"),
+        ({"samples": 1.5}, "samples"),
+        ({"error_probability": 0.0}, "error_probability"),
+        ({"error_probability": 1.0}, "error_probability"),
+        ({"seed": -1}, "seed"),
+        ({"sampler": "best"}, "sampler"),
+        ({"bound": "hoeffding"}, "bound"),
+        ({"epsilons": (2.0, 1.0)}, "epsilons"),
+        ({"epsilons": ()}, "epsilons"),
+        ({"workers": 0}, "workers"),
+        ({"looseness": 0.0}, "looseness"),
+    ],
+)
+def test_bad_settings_are_named(wrong, named):
+    with pytest.raises(InvalidInputError, match=named):
+        MonteCarlo(**wrong)
+
+
+def test_what_it_is_not_for():
+    with pytest.raises(InvalidInputError, match="whole epochs"):
+        Mechanism(Poisson(10), 1.0).delta(1.0, method=MonteCarlo(100))
+    with pytest.raises(InvalidInputError, match="whole epochs"):
+        Mechanism(BallsAndBins(10), 1.0, 1, 5).delta(1.0, method=MonteCarlo(100))
+
+
+def command(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_command_line(tmp_path):
+    state = tmp_path / "s.npz"
+    words = ["delta", "-s", "0.5", "-T", "50", "-e", "3", "--method", "monte-carlo", "--samples", "2000"]
+    words += ["--error-prob", "1e-3", "--seed", "7", "--state", str(state), "--json"]
+    first = command(*words)
+    assert first.exit_code == 0, first.output
+    assert json.loads(first.output)["confidence"] == 0.999
+    assert state.exists()
+    assert command(*words).output == first.output
+    assert "samples" in str(command("delta", "-s", "0.5", "-T", "50", "-e", "3", "--samples", "9").exception)
+
+
+def test_verify_agrees_and_fails_loudly(monkeypatch):
+    words = ["verify", "-s", "0.5", "-T", "50", "-e", "3", "--samples", "20000"]
+    good = command(*words)
+    assert good.exit_code == 0, good.output
+    assert "agree" in good.output
+
+    log_weight = property(lambda self: math.log(1.5))
+    monkeypatch.setattr("ballsbins.accounting.monte_carlo.tilted.TiltedRemove.log_weight", log_weight)
+    bad = command(*words)
+    assert bad.exit_code == 1
+    assert "DISJOINT" in bad.output
+    assert "VERIFICATION FAILED" in bad.output
