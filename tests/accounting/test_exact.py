@@ -4,6 +4,7 @@ Every random point of `sweep.json` and every entry of `reference_values.json`, d
 steps, the Gaussian for one step, the central limit for many, and the paper's own lower bound.
 """
 
+import itertools
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -235,6 +236,6 @@ def test_the_lower_bound_of_the_paper_is_below_everywhere_and_tight_for_small_no
         at_2 = np.array([2.0])
         ours = ExactCurve(((10, sigma),)).log_delta(at_2, REMOVE).value[0]
         gaps.append(ours - BallsAndBinsLowerBound(sigma, 10).log_delta(at_2, REMOVE).lower[0])
-    assert all(0 < later < sooner for sooner, later in zip(gaps, gaps[1:], strict=False))
+    assert all(0 < later < sooner for sooner, later in itertools.pairwise(gaps))
     assert gaps[0] > 0.01
     assert gaps[-1] < 1e-12

@@ -1,5 +1,7 @@
 """Interpolation must state an error that holds, find the hard places, and never answer where it has not looked."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -81,7 +83,7 @@ def test_pieces_meet():
     interpolant(np.linspace(0.0, 10.0, 2000))
     pieces = sorted(interpolant._pieces, key=lambda p: p.low)
     assert len(pieces) > 1
-    for left, right in zip(pieces, pieces[1:], strict=False):
+    for left, right in itertools.pairwise(pieces):
         if left.high != right.low:
             continue
         at = np.array([left.high])

@@ -111,10 +111,10 @@ def test_saddles_solve_their_equation():
 def test_real_axis_gives_the_derivatives_of_the_transform():
     for sigma, c in ((0.3, 5.0), (1.0, 0.01), (1.0, 40.0), (10.0, 3.0)):
         h = 1e-4 * c
-        left, middle, right = (
-            log_transform(np.array([c + d + 0j]), sigma) for d in (-h, 0.0, h)
-        )
-        plain = [v.value[0].real - (v.centred[0] * w) for v, w in ((left, c - h), (middle, c), (right, c + h))]
+        left, middle, right = (log_transform(np.array([c + d + 0j]), sigma) for d in (-h, 0.0, h))
+        plain = [
+            v.value[0].real - (v.centred[0] * w) for v, w in ((left, c - h), (middle, c), (right, c + h))
+        ]
         mean, gap, variance = real_axis(c, sigma)
         assert mean == pytest.approx(-(plain[2] - plain[0]) / (2 * h), rel=1e-4)
         assert gap == pytest.approx(1 - mean, rel=1e-6, abs=1e-9)

@@ -103,7 +103,7 @@ class Interpolant:
     """
 
     def __init__(self, function: Sampled, tolerance: float) -> None:
-        """Accept a piece if it misses fresh samples by at most `tolerance`, or their own error if that is not much more."""
+        """Accept a piece if it misses fresh samples by at most `tolerance`, or their own error if not much more."""
         self._function, self._tolerance = function, tolerance
         self._pieces: list[_Piece] = []
 

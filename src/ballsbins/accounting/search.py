@@ -21,7 +21,7 @@ _FAR = 1e4  # log δ is not followed farther below the target than this
 
 
 class _Side:
-    """One of `lower`, `value`, `upper` as a function of a scalar ε minus the target, all sharing their evaluations."""
+    """One of `lower`, `value`, `upper` as a function of a scalar ε minus the target, sharing their evaluations."""
 
     def __init__(self, curve: Curve, direction: Direction, log_delta: float) -> None:
         self._curve, self._direction, self._target = curve, direction, log_delta

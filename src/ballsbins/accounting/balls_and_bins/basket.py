@@ -49,7 +49,7 @@ class Basket:
         return total, plain
 
     def on_cut(self, log_r: Real, refine: float = 1.0) -> tuple[Real, Real, Real, Real]:
-        """As `exponent` at −r + i0: real part, log of the phase (≥ 0, turning downwards), plain bins, relative error."""
+        """As `exponent` at −r + i0: real part, log of the phase (turning downwards), plain bins, relative error."""
         real, plain, error = np.zeros_like(log_r), np.zeros_like(log_r), np.zeros_like(log_r)
         log_phase = np.full_like(log_r, -np.inf)
         for count, sigma in self.kinds:

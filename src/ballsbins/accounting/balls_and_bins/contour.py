@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Real
+from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Indices, Real
 
 _EPS = 2.0**-53
 # Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
@@ -42,8 +42,8 @@ class Strikes:
         """The same strikes times 1 + `by`."""
         return Strikes(self.k * (1.0 + by), self.k_minus_1 + by * self.k)
 
-    def __getitem__(self, rows: object) -> Strikes:
-        return Strikes(self.k[rows], self.k_minus_1[rows])  # type: ignore[index]
+    def __getitem__(self, rows: slice | Indices) -> Strikes:
+        return Strikes(self.k[rows], self.k_minus_1[rows])
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ class Nodes:
         moved = t * strikes.k_minus_1[:, None] + self.plain[None, :]
         slope = np.where(self.plain[None, :] == t, t * strikes.k[:, None], moved)
         drift = slope * self.omega[None, :]
-        return drift + (self.transform + self.log_weight)[None, :], np.abs(drift) + np.abs(self.transform)[None, :]
+        return drift + (self.transform + self.log_weight)[None, :], np.abs(drift) + np.abs(self.transform)[
+            None, :
+        ]
 
 
 def _slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, Real, Real]:
@@ -94,7 +96,9 @@ def _slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real,
     parts = size * np.sin(exponent.imag)
     total = parts.sum(axis=1)
     coarse = (parts * nodes.coarse[None, :]).sum(axis=1)
-    rounding = (size * (_EPS * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :])).sum(axis=1)
+    rounding = (
+        size * (_EPS * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :])
+    ).sum(axis=1)
     rounding += 16.0 * size[:, -1]  # what lies beyond the last node falls off at least geometrically
     return scale, total, rounding, coarse
 
@@ -103,7 +107,8 @@ def quadrature_error(fine: Real, coarse: Real, power: float) -> Real:
     """Error of the fine rule from its distance d to the coarse one, both relative to the result.
 
     All rules here converge geometrically. Halving the step of the trapezoidal rule squares its error in the end
-    (power 2, of which 1.4 is used); Gauss–Legendre with 20 instead of 12 nodes raises it to the power 1.67 (1.25 is used).
+    (power 2, of which 1.4 is used); Gauss–Legendre with 20 instead of 12 nodes raises it to the power 1.67 (1.25 is
+    used).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.abs(coarse / fine - 1.0)
@@ -157,7 +162,7 @@ def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace |
     sizes = np.empty(0)
     while len(u) * step < 40.0:
         chunk = int(np.ceil((3.2 if len(u) == 0 else 1.6) / step))  # a Gaussian has dropped by 3.1
-        more = step * np.arange(len(u), len(u) + chunk)
+        more = step * np.arange(len(u), len(u) + chunk, dtype=np.float64)
         at, derivative = path(more)
         found, uncentred = basket.exponent(at)
         slope = np.where(uncentred == t, t * strikes.k[0], t * strikes.k_minus_1[0] + uncentred)
@@ -199,7 +204,8 @@ def _weighted(basket: Basket, trace: Trace, log_du: Real, coarse: Real, probes: 
         finer, _ = basket.exponent(trace.omega[probe], 1.6)
         inner = _worst(np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer))
     _, derivative = trace.path(trace.u)
-    log_weight = np.log(derivative / (np.pi * float(basket.size) * trace.omega**2)) + log_du
+    factor = derivative / (np.pi * float(basket.size) * trace.omega**2)
+    log_weight = np.asarray(np.log(factor) + log_du, dtype=np.complex128)
     return Nodes(trace.omega, trace.transform, trace.plain, log_weight, coarse, inner)
 
 
@@ -246,9 +252,7 @@ def _near(estimate: Estimate, strikes: Strikes, k: float, scale: float) -> Estim
     return estimate.where(scale * np.abs(strikes.k - k) < 8.0)
 
 
-def put_saddle(
-    basket: Basket, k: float, k_minus_1: float, guess: float | None = None
-) -> tuple[float, float]:
+def put_saddle(basket: Basket, k: float, k_minus_1: float, guess: float | None = None) -> tuple[float, float]:
     """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c, and the curvature there, in log c."""
     t = float(basket.size)
 
@@ -314,7 +318,9 @@ class CutLattice:
         # … and the log-normal tail of the phase, Gaussian in log r with mean −s²/2 and deviation s, at the bottom.
         lowest_peak = min(float(np.log(1.0 / (t * strikes.k.max()))), top, -0.5 * s * s)
         bottom = lowest_peak - 9.1 * s - 4.0
-        return cls(basket, step * np.arange(int(np.floor(bottom / step)), int(np.floor(top / step)) + 1))
+        return cls(
+            basket, step * np.arange(np.floor(bottom / step), np.floor(top / step) + 1.0, dtype=np.float64)
+        )
 
     def zoomed(self, strikes: Strikes, count: int = 200) -> CutLattice:
         """A finer lattice over the stretch that matters for the first of `strikes`."""
@@ -330,7 +336,9 @@ class CutLattice:
         """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
         t = float(self.basket.size)
         slope = np.where(
-            self.plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + self.plain[None, :]
+            self.plain[None, :] == t,
+            t * strikes.k[:, None],
+            t * strikes.k_minus_1[:, None] + self.plain[None, :],
         )
         drift = -np.exp(self.log_r)[None, :] * slope
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
@@ -340,7 +348,7 @@ class CutLattice:
         return self.explore(strikes)[0]
 
     def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
-        """log call(K), for each strike whether a finer lattice would help, and the log r at which to leave the cut."""
+        """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
         modulus, load = self.exponents(strikes)
         signed = modulus + self.log_sine[None, :]
         so_far = np.maximum.accumulate(signed, axis=1)
@@ -354,13 +362,19 @@ class CutLattice:
         total = parts.sum(axis=1)
         coarse = 2.0 * parts[:, ::2].sum(axis=1)
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
-        swing = np.where(keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0)
-        slack = (size * (_EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real)[None, :])).sum(axis=1)
+        swing = np.where(
+            keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0
+        )
+        slack = (size * (_EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real)[None, :])).sum(
+            axis=1
+        )
         slack += (swing * (_EPS * 16.0 + 4.0 * self.inner_phase)).sum(axis=1)
         estimate = _estimate(scale, total, slack, coarse, power=1.4)
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-_DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
-        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough + cut_off).where(ends)
+        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough + cut_off).where(
+            np.asarray(ends)
+        )
         # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r[None, :]
         lowest = np.minimum.accumulate(exponent, axis=1)
@@ -430,7 +444,9 @@ class LiftContour:
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
         log_r, log_w, real, log_phase, plain, phase_error = rule
         t = float(self.basket.size)
-        slope = np.where(plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + plain[None, :])
+        slope = np.where(
+            plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + plain[None, :]
+        )
         drift = -np.exp(log_r)[None, :] * slope
         phase = np.exp(np.minimum(log_phase, 700.0))
         small = phase < 1e-9
@@ -443,8 +459,10 @@ class LiftContour:
             )
             turned = np.minimum(log_size + np.minimum(log_phase, 700.0)[None, :], 600.0)
             slack = np.abs(parts) * 1e-13 + np.exp(turned) * phase_error[None, :]
-            slack += np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0)) * _EPS * (
-                16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :]
+            slack += (
+                np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0))
+                * _EPS
+                * (16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :])
             )
         below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
         return parts.sum(axis=1), slack.sum(axis=1) + below

@@ -44,7 +44,7 @@ def _half_gauss(nodes: int) -> tuple[Real, Real]:
 
 @dataclass(frozen=True, slots=True)
 class CutValues:
-    """At each r: Re log L (+ ω where centred), log of the phase θ = −arg L, and the phase's relative quadrature error."""
+    """At each r: Re log L (+ ω where centred), log of the phase θ = −arg L, and the relative error of the phase."""
 
     real: Real
     log_phase: Real
@@ -94,7 +94,7 @@ def _descent(log_rho: Real, sigma: float, nodes: int) -> tuple[Real, Real, Real]
 
 
 def _along_axis(r: Real, s: float, end: Real, shift: Real, form: NDArray[np.int_], refine: float) -> Real:
-    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`: panels common to all r, and a last one of each its own."""
+    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`: panels common to all r, and a last one of its own."""
     x16, w16 = _half_gauss(16)
     panel = min(2.0, 2.0 / s) / refine
     whole = np.maximum(((end + REACH) / panel).astype(int), 0)
@@ -114,14 +114,14 @@ def _along_axis(r: Real, s: float, end: Real, shift: Real, form: NDArray[np.int_
             rows = form == kind
             if not rows.any():
                 continue
-            here = (lambda m: m[rows] if len(m) > 1 else m)  # noqa: B023, E731
-            rate = r[rows, None]
+            mine = rows if len(x) > 1 else slice(None)  # the common nodes are one row
+            rate, log_f, w = r[rows, None], log_phi[mine], weight[mine]
             if kind == 2:
-                f = second_remainder(-rate * here(np.expm1(log_z))) * here(np.exp(log_phi) * weight)
+                f = second_remainder(-rate * np.expm1(log_z[mine])) * (np.exp(log_f) * w)
             elif kind == 1:
-                f = np.expm1(rate * here(np.exp(log_z))) * here(np.exp(log_phi) * weight)
+                f = np.expm1(rate * np.exp(log_z[mine])) * (np.exp(log_f) * w)
             else:
-                f = np.exp(rate * here(np.exp(log_z)) + here(log_phi) - shift[rows, None]) * here(weight)
+                f = np.exp(rate * np.exp(log_z[mine]) + log_f - shift[rows, None]) * w
             total[rows] += (f if mask is None else np.where(mask[rows], f, 0.0)).sum(axis=1)
     return total
 
@@ -147,7 +147,7 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     # the real axis up to X₂, or as far as there is Gaussian mass
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
     far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
-    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, if need be all of it
+    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of it
     least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, np.minimum(log_r, 0.0), shift))
     end = sigma * x2
     for more in (6.0, 3.0, 1.5, 0.0):
@@ -156,7 +156,7 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
         end = np.where(steep, np.minimum(sigma * x2, far + more), end)
     axis = _along_axis(r, s, end, shift, np.where(centred, 2, np.where(near_one, 1, 0)), refine)
 
-    # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins only if the axis reached X₂
+    # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins if the axis reached X₂
     reached = end >= sigma * x2
     behind, ahead = ndtr(-end), ndtr(s - end)
     closed = np.where(centred, -behind - r * (ahead - behind), np.where(near_one, -behind, 0.0))
@@ -171,6 +171,8 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
     with np.errstate(divide="ignore", invalid="ignore"):
         log_phase = np.where(ratio < 1e-9, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
-    distance = np.abs(coarse / minus_imaginary - 1.0)  # 48 against 32 nodes: geometric, so a power of 1.5; 1.25 is used
+    distance = np.abs(
+        coarse / minus_imaginary - 1.0
+    )  # 48 against 32 nodes: geometric, so a power of 1.5; 1.25 is used
     error = np.minimum((8.0 * distance) ** 1.25, distance)
     return CutValues(modulus, log_phase, centred, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, error, np.inf))

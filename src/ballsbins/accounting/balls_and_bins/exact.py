@@ -15,7 +15,6 @@ from decimal import Decimal, localcontext
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.contour import (
@@ -25,12 +24,10 @@ from ballsbins.accounting.balls_and_bins.contour import (
     PutContour,
     Strikes,
 )
-from ballsbins.accounting.balls_and_bins.laplace import Flags
+from ballsbins.accounting.balls_and_bins.laplace import Flags, Indices
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
 from ballsbins.accounting.interpolate import Interpolant
-
-Indices = NDArray[np.intp]
 
 GOAL = 1e-10  # relative error of δ at which no better contour is looked for
 _FLOOR = 1e-13  # never claim less than this
@@ -55,9 +52,13 @@ class ExactCurve:
         self._interpolants = {
             way: Interpolant(partial(self._directly, direction=way), 0.1 * GOAL) for way in DIRECTIONS
         }
-        self._deep: dict[Direction, tuple[float, float]] = {}  # an ε beyond which log δ < _SHALLOW, and log δ there
+        self._deep: dict[
+            Direction, tuple[float, float]
+        ] = {}  # an ε beyond which log δ < _SHALLOW, and log δ there
         self._lattices: list[CutLattice] = []
-        self._broad: list[tuple[float, float, CutLattice]] = []  # those that cover all strikes of a range of log K
+        self._broad: list[
+            tuple[float, float, CutLattice]
+        ] = []  # those that cover all strikes of a range of log K
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
 
@@ -87,7 +88,9 @@ class ExactCurve:
             bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
             floor = np.where(negative, np.log(-np.expm1(epsilon)), -np.inf)  # δ(ε) ≥ 1 − e^ε
             # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
-            ceiling = below_zero(epsilon, *log_hockey_stick(np.abs(epsilon), 1.0 / self.basket.smallest_sigma)).upper
+            ceiling = below_zero(
+                epsilon, *log_hockey_stick(np.abs(epsilon), 1.0 / self.basket.smallest_sigma)
+            ).upper
         upper = np.minimum(bounds.upper, ceiling)
         lower = np.minimum(np.where(known, bounds.lower, floor), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
@@ -110,7 +113,9 @@ class ExactCurve:
                 least = min(least, ceiling)
             if least >= _DEEP and searches > 0:
                 searches -= 1
-                nearer = min(0.8 * float(epsilon[row]), 40.0 * self.deviation)  # 40 standard deviations of the loss
+                nearer = min(
+                    0.8 * float(epsilon[row]), 40.0 * self.deviation
+                )  # 40 standard deviations of the loss
                 for power in range(8):
                     log, width = self._directly(np.array([nearer * 0.6**power]), direction)
                     if np.isfinite(width[0]):
@@ -128,7 +133,9 @@ class ExactCurve:
             value[nil], error[nil] = -np.inf, 0.0
             rows = ~nil
             if rows.any():
-                rows &= epsilon <= self._shallow(float(epsilon[rows].min()), float(epsilon[rows].max()), direction)
+                rows &= epsilon <= self._shallow(
+                    float(epsilon[rows].min()), float(epsilon[rows].max()), direction
+                )
                 directly = partial(self._directly, direction=direction)
                 method = self._interpolants[direction] if rows.sum() > _DENSE else directly
                 value[rows], error[rows] = method(epsilon[rows])
@@ -197,7 +204,7 @@ class ExactCurve:
         return np.asarray(self._put_strike(epsilon) <= 0.0)
 
     def _put_strike(self, epsilon: Array) -> Array:
-        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also where it vanishes, at ε₀ = log T/(T−t)."""
+        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also near ε₀ = log T/(T−t)."""
         t, rest = self.basket.size, self.steps - self.basket.size
         with localcontext() as context:
             context.prec = 50
@@ -247,12 +254,15 @@ class ExactCurve:
         if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
             strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
         best = Estimate.nothing(strikes)
-        for contour in (*reversed(self._lattices), *reversed(self._lifts), *reversed(self._puts)):
+        known: list[CutLattice | LiftContour | PutContour] = [*self._puts, *self._lifts, *self._lattices]
+        for contour in reversed(known):
             rows = np.flatnonzero(best.error > GOAL)
             if len(rows) == 0:
                 return best
             found = contour(strikes[rows])
-            _improve(best, _by_parity(strikes[rows], found) if isinstance(contour, PutContour) else found, rows)
+            _improve(
+                best, _by_parity(strikes[rows], found) if isinstance(contour, PutContour) else found, rows
+            )
         rows = np.flatnonzero(best.error > GOAL)
         if len(rows) > 0:
             _improve(best, self._build_for(strikes[rows]), rows)
@@ -298,11 +308,10 @@ class ExactCurve:
     def _on_lattice(self, strikes: Strikes, best: Estimate) -> tuple[Array, CutLattice]:
         """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
         log_k = np.log1p(strikes.k_minus_1)
-        for low, high, lattice in self._broad:
-            if low <= log_k.min() and log_k.max() <= high:
-                break
-        else:
-            low, high = 0.4 * float(log_k.min()), min(2.5 * float(log_k.max()), _LARGEST_LOG_K)
+        least, most = float(log_k.min()), float(log_k.max())
+        lattice = next((known for low, high, known in self._broad if low <= least and most <= high), None)
+        if lattice is None:
+            low, high = 0.4 * least, min(2.5 * most, _LARGEST_LOG_K)
             lattice = CutLattice.covering(self.basket, Strikes.from_log(np.array([low, high])))
             self._broad.append((low, high, lattice))
             self._lattices.append(lattice)
@@ -324,7 +333,9 @@ def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
     value = size - strikes.k_minus_1
     good = value > 1e-6 * size
     loss = size / value
-    return Estimate(np.log(np.where(good, value, 1.0)), (put.error + 4e-16) * loss, put.rough * loss).where(good)
+    return Estimate(np.log(np.where(good, value, 1.0)), (put.error + 4e-16) * loss, put.rough * loss).where(
+        good
+    )
 
 
 def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:

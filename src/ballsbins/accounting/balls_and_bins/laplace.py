@@ -27,6 +27,7 @@ from scipy.special import erfc, lambertw
 Complex = NDArray[np.complex128]
 Real = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 REACH = 9.5  # standard deviations: the Gaussian mass beyond is 2·10⁻²¹
 _ROOT_TAU = np.sqrt(2.0 * np.pi)
@@ -103,11 +104,11 @@ def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
 
 
 def _normal_tail(x: Complex) -> Complex:
-    return 0.5 * erfc(x / np.sqrt(2.0))
+    return np.asarray(0.5 * erfc(x / np.sqrt(2.0)), dtype=np.complex128)
 
 
 def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTransform:
-    """log L at an array of ω with arg ω in [0, π]; `refine` > 1 uses that many times the nodes. NaN if out of reach."""
+    """log L at an array of ω with arg ω in [0, π]; `refine` > 1: so many times the nodes. NaN if out of reach."""
     first, second = saddles(omega, sigma)
     good = np.isfinite(first) & np.isfinite(second) & np.isfinite(omega)
     if good.all():
@@ -119,7 +120,9 @@ def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTrans
     return LogTransform(value, centred)
 
 
-def _log_transform(omega: Complex, sigma: float, first: Complex, second: Complex, refine: float) -> LogTransform:
+def _log_transform(
+    omega: Complex, sigma: float, first: Complex, second: Complex, refine: float
+) -> LogTransform:
     s = 1.0 / sigma
     size, phi = np.abs(omega), np.angle(omega)
     spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
@@ -233,8 +236,12 @@ def _line(
                     terms = np.expm1(-turned[rows, None] * z_real[None, :])
                 else:
                     # Z − 1 = expm1(a − iψ), a = s x − s²/2, from real functions of a and of ψ
-                    away = np.expm1(s * x - 0.5 * s * s)[None, :] * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
-                    terms = second_remainder(omega[rows, None] * (away - 1j * (z_real[None, :] * np.sin(bend))))
+                    away = (
+                        np.expm1(s * x - 0.5 * s * s)[None, :] * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
+                    )
+                    terms = second_remainder(
+                        omega[rows, None] * (away - 1j * (z_real[None, :] * np.sin(bend)))
+                    )
                 terms *= weight
         out[rows] = np.where(x[None, :] <= end[rows, None] + h, terms, 0.0).sum(axis=1) * (h / _ROOT_TAU)
     return _finish(out, form, shift)
@@ -265,7 +272,9 @@ def _legs(
     low = np.minimum(-REACH, sigma * first.real - REACH)
     panel = np.minimum(min(2.0, 1.1 / s), 3.5 / np.sqrt(1.0 + np.abs(first))) / refine
 
-    def integrate(start: Complex, stop: Complex, panels: int, kinds: NDArray[np.int_], rows: Flags) -> Complex:
+    def integrate(
+        start: Complex, stop: Complex, panels: int, kinds: NDArray[np.int_], rows: Flags
+    ) -> Complex:
         edges = np.linspace(0.0, 1.0, panels + 1)
         t = (edges[:-1, None] + 0.5 / panels * (_GAUSS_X[None, :] + 1.0)).ravel()
         w = np.tile(0.5 / panels * _GAUSS_W, panels)
@@ -282,8 +291,10 @@ def _legs(
             if (kinds == 2).any():
                 q = om * np.expm1(s * x - 0.5 * s * s)
                 f = np.where(k == 2, second_remainder(q) * np.exp(log_phi), f)
-        f = np.where(np.isfinite(f), f, 0.0)
-        return (f * w[None, :] * span).sum(axis=1)
+            # a product of an overflow and an underflow is nothing where its logarithm says so
+            nothing = (log_phi - om * big_z + np.where(k > 1, om, 0.0)).real < -100.0
+        f = np.where(np.isfinite(f) | ~nothing, f, 0.0)
+        return np.asarray((f * w[None, :] * span).sum(axis=1), dtype=np.complex128)
 
     every = np.ones(omega.shape, dtype=bool)
     down = -1j * sigma * psi
