@@ -119,6 +119,7 @@ class Fair(Untilted):
         return loss, loss
 
 
+@pytest.mark.slow
 def test_coverage_of_runs_stopped_when_it_suits():
     """Stop as soon as the upper bound is below the truth if ever, else as planned: fails no more often than β."""
     beta, repetitions, failed = 0.25, 150, 0

@@ -24,7 +24,7 @@ from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, m
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.state import Entry, StateFile
 
-_BLOCK = 2**17  # numbers drawn for one block
+_BLOCK = 2**20  # numbers drawn for one block
 _SAVE_SECONDS = 30.0
 PLANNED_SHARE = 0.9
 
