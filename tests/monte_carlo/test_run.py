@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -43,6 +44,21 @@ def test_one_seed_one_answer():
     assert same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5))
     assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=6))
     assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5, stream=1))
+
+
+def test_the_answer_does_not_depend_on_how_blocks_are_divided():
+    whole = running.draw_blocks(SAMPLER, LATTICE, 5, 0, 0, 6, SAMPLES)
+    for cuts in ([0, 1, 3, 6], [0, 5, 6]):
+        parts = [
+            running.draw_blocks(SAMPLER, LATTICE, 5, 0, a, b, SAMPLES) for a, b in itertools.pairwise(cuts)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total.merge(part)
+        assert np.array_equal(total.high, whole.high)
+        assert np.array_equal(total.low, whole.low)
+    one, two = (running.draw_blocks(SAMPLER, LATTICE, 5, 0, b, b + 1, SAMPLES) for b in (0, 1))
+    assert not np.array_equal(one.high, two.high)
 
 
 def test_the_answer_does_not_depend_on_workers():

@@ -20,7 +20,7 @@ from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance, log_event_probability, threshold
 from ballsbins.accounting.monte_carlo.occupancy import Occupancy
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
-from ballsbins.accounting.monte_carlo.pairs import Untilted
+from ballsbins.accounting.monte_carlo.pairs import Untilted, log_range
 from ballsbins.accounting.monte_carlo.plain import Plain
 from ballsbins.accounting.monte_carlo.run import run
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
@@ -92,6 +92,21 @@ def test_tilted_samplers_reach_any_delta(sigma, steps, epsilon, epochs):
         found = interval(Epochs(TiltedAdd(sigma, steps, power), epochs), epsilon, 10_000)
         assert agree(found, truth)
         assert found[1] < 1.5 * truth[1]
+
+
+@pytest.mark.parametrize(("sigma", "steps", "epsilon"), [(1.0, 10, 2.0), (0.5, 20, 4.0), (3.0, 5, 0.5)])
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_tilted_means_to_half_a_percent(sigma, steps, epsilon, direction):
+    """Within 5 standard errors (false alarms 6·10⁻⁷ each), which are half a percent or less."""
+    if direction == "remove":
+        sampler = TiltedRemove(sigma, steps, best_balls(sigma, steps, 1, epsilon))
+    else:
+        sampler = TiltedAdd(sigma, steps, best_power(sigma, steps, 1, epsilon))
+    found = run(sampler, Lattice.around(epsilon, epsilon, sampler.tilt), 200_000, seed=3).moments(epsilon)
+    scale = math.exp(log_range(sampler.log_weight, sampler.tilt, epsilon))
+    truth = sum(exact(sigma, steps, epsilon, direction)) / 2 / scale
+    assert found.standard_error < 0.006 * truth
+    assert found.mean_low - 5 * found.standard_error <= truth <= found.mean_high + 5 * found.standard_error
 
 
 @pytest.mark.parametrize("wrong", [0.97, 1.03])
