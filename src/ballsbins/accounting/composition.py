@@ -14,32 +14,28 @@ by its square root). Nor may h exceed the step E|S−1| of one factor, or the er
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.cumulants import Atoms, Cumulants
+from ballsbins.accounting.cumulants import Cumulants
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero
-from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, hull, pair_above
-from ballsbins.accounting.edge import pair_below
+from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, pair_above
+from ballsbins.accounting.edge import gathers, pair_below, support
+from ballsbins.accounting.look import FLAT, Look, spread_allowed
 from ballsbins.accounting.sheet import Chernoff, Sheet
 from ballsbins.accounting.tilted import WindowError, compose, log_infinity, without_transform
 from ballsbins.errors import AccuracyError
 
 MAX_NODES = 300_000  # points of one factor
-_DENSE = 300  # cells may grow to ε/_DENSE, and to the accuracy over the steepness of log δ
 LEAST_LOG = -1300.0  # tails below e^−1300 are not told from 0
-_RATIO = 1.15  # of the geometric grid that the first look uses
-_SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
-_FLAT = 1e-6  # nor is log δ more closely than this, where the curve is so flat that ε has little meaning
 _WIDER = 30.0  # times the accuracy wanted: narrower bounds are returned if a finer lattice does not help
 _SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
 _KEPT = 8  # lattices
-_STEEP = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,60 +47,6 @@ class Accuracy:
 
     def at(self, epsilon: Array) -> Array:
         return np.maximum(self.relative * np.abs(epsilon), self.absolute)
-
-
-class Look:
-    """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
-
-    def __init__(self, curve: Curve) -> None:
-        self.curve = curve
-        self.epsilon = np.array([0.0])
-        self.log_delta: dict[Direction, Array] = {
-            direction: curve.log_delta(self.epsilon, direction).upper for direction in DIRECTIONS
-        }
-        self._extend(1.0)
-
-    def _extend(self, far: float) -> None:
-        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
-        start = max(self.epsilon[-1] * _RATIO, smallest)
-        new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
-        self.epsilon = np.concatenate([self.epsilon, new])
-        for direction in DIRECTIONS:
-            more = self.curve.log_delta(new, direction).upper
-            self.log_delta[direction] = np.concatenate([self.log_delta[direction], more])
-
-    def reach(self, direction: Direction, floor: float) -> float:
-        """An ε beyond which log δ is below `floor`."""
-        while self.log_delta[direction][-1] > floor and self.epsilon[-1] < 1e5:
-            self._extend(2.0 * self.epsilon[-1])
-        below = np.flatnonzero(self.log_delta[direction] <= floor)
-        return float(self.epsilon[below[0] if below.size else -1])
-
-    def spacing(self, finer: float) -> Callable[[float], float]:
-        """How wide cells may be at ε: in proportion to ε, and such that δ changes little over one."""
-        limits = {}
-        for direction in DIRECTIONS:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                steep = np.abs(np.diff(self.log_delta[direction]) / np.diff(self.epsilon))
-            steep = np.where(np.isfinite(steep), steep, np.inf)
-            limits[direction] = np.minimum(self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, 1e-9))
-
-        def at(epsilon: float) -> float:
-            k = int(np.searchsorted(self.epsilon, abs(epsilon))) - 1
-            limit = limits[REMOVE if epsilon > 0 else ADD]
-            return finer * float(limit[max(0, min(k, limit.size - 1))])
-
-        return at
-
-    def atoms(self, count: int, direction: Direction) -> Atoms:
-        """A coarse pair above the curve."""
-        epsilon = np.concatenate([-self.epsilon[:0:-1], self.epsilon])
-        left = self.log_delta[ADD][:0:-1] - self.epsilon[:0:-1]
-        on, log_p = hull(epsilon, None, np.concatenate([left, self.log_delta[REMOVE]]))
-        epsilon = epsilon[on]
-        if direction == ADD:
-            epsilon, log_p = -epsilon[::-1], (log_p - epsilon)[::-1]
-        return Atoms(epsilon, log_p, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,17 +215,26 @@ class ComposedCurve:
             floor = max(LEAST_LOG, 1.05 * least - 4 + math.log(_SHARE * self.accuracy.absolute / steps))
             if self._settle(floor):
                 break
-        wanted = self.accuracy.at(some) / (0.15 * steps * np.array([1 + theta for _, theta in guesses]))
-        h = math.sqrt(0.5 * float(wanted.min()))
-        if self._edge is None:
-            h = min(h, 0.6 * math.exp(min(float(look.log_delta[REMOVE][0]) for look in self._looks)))
-        return h, floor
+        _, mean, variance = self._cumulants(direction).at(0.0)
+        h = math.inf
+        for e, (_, theta) in zip(some, guesses, strict=True):
+            accuracy = float(self.accuracy.at(e))
+            allowed = (
+                accuracy / (0.15 * (1 + theta)) if theta > 0 else spread_allowed(e, accuracy, mean, variance)
+            )
+            h = min(h, math.sqrt(0.5 * allowed / steps))
+        return min(h, self._widest()), floor
+
+    def _widest(self) -> float:
+        """A lattice wider than the steps ½E|S−1| is only of use if it can be shifted: if losses gather at an edge."""
+        step = math.exp(min(float(look.log_delta[REMOVE][0]) for look in self._look()))
+        return math.inf if self._edge is not None and step > 0.5 * self._edge else 0.6 * step
 
     def _build(self, h: float, floor: float, finer: float) -> _Lattice:
         for _ in range(8):
             shifted = self._edge is not None and h > self._edge / 3
-            if self._edge is not None:
-                h = max(h, 1.3 * self._edge) if shifted else self._edge / math.ceil(self._edge / h)
+            if shifted and self._edge is not None:
+                h = max(h, 1.3 * self._edge)
             try:
                 below, above = [], []
                 for look, (curve, count) in zip(self._look(), self.parts, strict=True):
@@ -294,18 +245,22 @@ class ComposedCurve:
                             f"A grid of {h:.1e} in ε would need {points.size:,} points for one run, more "
                             f"than {MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
                         )
-                    if shifted and self._edge is not None:
+                    if self._edge is None or not (shifted or gathers(curve, h, self._edge)):
+                        low, high = bracket(curve, h, points)
+                    elif shifted:
                         high = pair_above(curve, h, points)
                         low = pair_below(curve, h, far[1], look.spacing(finer), self._edge)
                     else:
-                        low, high = bracket(curve, h, points)
+                        tau, slope = support(curve, h, self._edge)
+                        k = math.ceil(tau / h)
+                        h = tau / k
+                        points = np.union1d(points, np.arange(-k - 1, -k + 3))
+                        low, high = bracket(curve, h, points, support=(k, slope))
                     below.append((low, count))
                     above.append((high, count))
                 return _Lattice(h, floor, finer, below, above, {}, self.accuracy, {})
             except TooCoarse:
-                if self._edge is not None:
-                    break
-                h, finer = h / 3, finer / 2
+                h, finer = min(h, self._edge or h) / 4, finer / 2
         raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
 
     def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
@@ -322,7 +277,7 @@ class ComposedCurve:
         lattice = self._lattices.get(key)
         if lattice is None:
             lattice = self._build(2.0 ** (key[0] / 2), max(LEAST_LOG, -30 * (4 / 3) ** key[1]), 1.0)
-        worst = math.inf
+        worst, tries = math.inf, 0
         lower, upper = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         while True:
             above, slope = lattice.log_delta(epsilon, direction, upper=True)
@@ -334,7 +289,7 @@ class ComposedCurve:
             self._lattices[key] = lattice
             if len(self._lattices) > _KEPT:
                 self._lattices.pop(next(iter(self._lattices)))
-            wanted = np.maximum(slope * self.accuracy.at(epsilon), _FLAT)
+            wanted = np.maximum(slope, FLAT) * self.accuracy.at(epsilon)
             with np.errstate(invalid="ignore"):
                 gap = upper - lower
             matters = (gap > wanted) & (upper > LEAST_LOG / 1.8)
@@ -352,10 +307,12 @@ class ComposedCurve:
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
             # the other direction decides, or the bounds are what can be had: they hold, and say how wide they are
-            hopeless = np.all(upper[matters] < 1.1 * theirs[matters] - 0.5) or ratio < _WIDER
-            if ratio > 0.7 * worst and hopeless:
+            decided = bool(np.all(upper[matters] < 1.1 * theirs[matters] - 0.5))
+            hopeless = decided or ratio < _WIDER
+            failed = direction in lattice.failures and math.isinf(ratio)
+            if ((failed or ratio > 0.7 * worst) and hopeless) or (decided and tries > 0):
                 return self._best(lower, upper)
-            if direction in lattice.failures and math.isinf(ratio):
+            if failed:
                 raise lattice.failures[direction]
             if ratio > 0.7 * worst:
                 raise AccuracyError(
@@ -363,7 +320,7 @@ class ComposedCurve:
                     f"{self.accuracy.relative:g}·ε or {self.accuracy.absolute:g}, and a finer grid than "
                     f"{lattice.h:.1e} does not help. Ask for {1.1 * ratio:.2g} times less accuracy."
                 )
-            worst = ratio
+            worst, tries = ratio, tries + 1
             h, finer = self._finer(lattice, ratio)
             try:
                 lattice = self._build(h, lattice.floor, finer)

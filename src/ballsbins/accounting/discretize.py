@@ -133,7 +133,8 @@ def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]
     w = np.maximum(np.maximum(left, right), log_v)
     w[np.isneginf(w)] = 0.0
     v0, v1, v2 = np.exp(left - w), np.exp(log_v - w), np.exp(right - w)
-    mass = (v2 - v1) / np.expm1(gap_right) - (v1 - v0) / -np.expm1(-gap_left)
+    with np.errstate(over="ignore"):
+        mass = (v2 - v1) / np.expm1(gap_right) - (v1 - v0) / -np.expm1(-gap_left)
     unit = np.exp(np.minimum(-w, 700.0))
     mass[epsilon == 0] += unit[epsilon == 0]
     across = np.flatnonzero((epsilon[:-1] < 0) & (epsilon[1:] > 0))
@@ -319,10 +320,17 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
     return np.clip(worst + 16 * _ULP, 0.0, 1.0)
 
 
-def bracket(curve: Curve, h: float, index: NDArray[np.int64], margin: float = 0.0) -> tuple[Pair, Pair]:
+def bracket(
+    curve: Curve,
+    h: float,
+    index: NDArray[np.int64],
+    margin: float = 0.0,
+    support: tuple[int, float] | None = None,
+) -> tuple[Pair, Pair]:
     """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside).
 
-    With a `margin` the bounds of the curve are moved apart by that factor first.
+    With a `margin` the bounds of the curve are moved apart by that factor first. A `support` (k, slope) says that a
+    line of that slope which is 0 at e^{−kh} is below v (see `edge`): the pair below begins there.
     """
     between = index[:-1, None] + np.diff(index)[:, None] * (np.arange(FINE) / FINE)
     fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
@@ -332,8 +340,15 @@ def bracket(curve: Curve, h: float, index: NDArray[np.int64], margin: float = 0.
     deficits = cell_deficits(lower, upper, fine, FINE * int(np.searchsorted(index, 0)))
     beta = np.maximum(np.append(1.0, deficits), np.append(deficits, 1.0))
     beta[0] = beta[-1] = 1.0
+    if support is not None:
+        start = int(np.searchsorted(index, -support[0]))
+        beta[: start + 1], beta[start + 1] = 1.0, deficits[start + 1]
     with np.errstate(divide="ignore"):
-        below = _finish(h, index, lower[::FINE] + np.log1p(-beta))
+        log_v = lower[::FINE] + np.log1p(-beta)
+    if support is not None:
+        allowed = math.log(support[1] * math.expm1(h)) - support[0] * h
+        log_v[start + 1] = min(log_v[start + 1], allowed - 8 * _ULP)
+    below = _finish(h, index, log_v)
     return below, above
 
 

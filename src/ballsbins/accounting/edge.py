@@ -12,6 +12,9 @@ c. Seen as a rounding, all S left of the tangent's point go to their mean K_0, e
 between K_0 and K_1 is merged with as much of the bulk as brings its mean to a lattice point. The product of n
 such pairs lives on the lattice shifted by −nτ.
 
+With h < τ the lattice need not be shifted but only chosen so that it contains −τ (`discretize.bracket` with a
+`support`): the polygon begins there.
+
 **The line.** From bounds L ≤ u ≤ U at increasing x_0 < x_1 < … : with slope m = (L_b − U_a)/(x_b − x_a) of
 two neighbours a < b, M = (U_b − L_a)/(x_b − x_a), and m₋ the slope m of the pair before, convexity gives
 
@@ -48,8 +51,9 @@ _ULP = 2.0**-52
 
 def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], float], edge: float) -> Pair:
     """The pair below `curve`, whose loss is at least −edge, with losses up to `far`."""
-    lines = _supporting_lines(curve, h, edge)
-    tau, slope = _highest(curve, h, lines)
+    tau, slope = support(curve, h, edge)
+    if tau >= h:
+        raise TooCoarse
     index = _points(h, far, spacing)
     between = index[1:-1, None] + np.diff(index[1:])[:, None] * (np.arange(FINE) / FINE)
     fine = np.asarray(h * np.append(between, index[-1]) - tau, dtype=np.float64)
@@ -96,17 +100,30 @@ def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, 
         if m[a] > 0.02 and c0 < 0:
             zero = -c0 / m[a]  # in x = K − (1 − width)
             lines.append((-math.log1p(zero - width) if zero < width else -1.0, float(m[a])))
-    lines = [(tau, slope) for tau, slope in lines if 0 < tau < min(edge, h)]
+    lines = [(tau, slope) for tau, slope in lines if 0 < tau < edge]
     if not lines:
         raise TooCoarse
     return lines
 
 
-def _highest(curve: Curve, h: float, lines: list[tuple[float, float]]) -> tuple[float, float]:
-    """The line that comes closest to the curve at K_1."""
+def gathers(curve: Curve, h: float, edge: float) -> bool:
+    """Whether a good part of Q has its loss within h of the edge; u there is about h times that part."""
+    if h >= edge:
+        return True
+    log_u = curve.log_delta(np.array([edge - h]), ADD).upper[0] - (edge - h)
+    return bool(log_u > math.log(0.3 * h))
+
+
+def support(curve: Curve, h: float, edge: float) -> tuple[float, float]:
+    """τ and slope of the line below u that comes closest to it at K_1 = e^{h−τ}."""
+    lines = _supporting_lines(curve, h, edge)
     tau, slope = np.array(lines).T
-    allowed = np.exp(curve.log_delta(h - tau, REMOVE).lower)
-    best = int(np.argmin(allowed - (slope * math.expm1(h) * np.exp(-tau) - np.expm1(h - tau))))
+    there = h - tau
+    left = there < 0
+    u = np.empty(there.size)
+    u[left] = np.exp(there[left] + curve.log_delta(-there[left], ADD).lower)
+    u[~left] = np.exp(curve.log_delta(there[~left], REMOVE).lower) + np.expm1(there[~left])
+    best = int(np.argmin(u - slope * math.expm1(h) * np.exp(-tau)))
     return lines[best]
 
 

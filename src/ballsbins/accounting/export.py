@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ballsbins.accounting.composition import Look
 from ballsbins.accounting.curve import ADD, REMOVE, Curve
 from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points
+from ballsbins.accounting.look import Look
 from ballsbins.errors import AccuracyError
 
 if TYPE_CHECKING:

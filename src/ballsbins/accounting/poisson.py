@@ -20,7 +20,7 @@ import numpy as np
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval
-from ballsbins.accounting.deterministic import log_hockey_stick
+from ballsbins.accounting.deterministic import GaussianCurve, log_hockey_stick
 
 _ULP = 2.0**-52
 
@@ -105,9 +105,9 @@ class PoissonCurve(ComposedCurve):
         super().__init__([(self._step, taken)], accuracy, edge=edge)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """One step in closed form, more by composition."""
-        return (
-            self._step.log_delta(epsilon, direction)
-            if self._taken == 1
-            else super().log_delta(epsilon, direction)
-        )
+        """One step, or every example in every batch, in closed form; else by composition."""
+        if self._taken == 1:
+            return self._step.log_delta(epsilon, direction)
+        if self._step.steps == 1:
+            return GaussianCurve(self._step.noise_multiplier, self._taken).log_delta(epsilon, direction)
+        return super().log_delta(epsilon, direction)

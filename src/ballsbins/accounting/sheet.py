@@ -63,7 +63,7 @@ class Sheet:
         log_delta, slope = self.log_delta(epsilon)
         with np.errstate(over="ignore"):
             trimmed = np.exp(np.minimum(self.log_trimmed - np.maximum(log_delta, -1e300), 300.0))
-        return noise, missed, trimmed, 0.1 * np.maximum(slope * accuracy, 1e-6)
+        return noise, missed, trimmed, 0.1 * np.maximum(slope, 0.1) * accuracy
 
     def good_range(self, epsilon: float, accuracy: float) -> tuple[float, float]:
         """The ε around the one given, within start … stop, where the sheet costs no more than it may."""

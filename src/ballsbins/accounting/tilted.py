@@ -132,7 +132,7 @@ class _Attempt:
         decline = math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
         guess = min(0.0, kappa - saddle * epsilon - decline)
         theta, share = _least_tilt(cumulants, epsilon, saddle, h, guess)
-        outside = 10 - share - math.log(max(saddle * accuracy, 1e-6))
+        outside = 10 - share - math.log(max(saddle, 0.1) * accuracy)
         return _Attempt(pairs, atoms, cumulants, saddle, theta, outside, guess, math.sqrt(variance))
 
 

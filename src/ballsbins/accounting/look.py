@@ -1,0 +1,89 @@
+"""A first, cheap look at a privacy curve: how far it reaches, where it is steep, how large its products will be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from ballsbins.accounting.cumulants import Atoms
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
+from ballsbins.accounting.discretize import hull
+
+FLAT = (
+    1e-5  # log δ is not pursued more closely than this where the curve is so flat that ε has little meaning
+)
+_RATIO = 1.15  # of the geometric grid
+_SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
+_DENSE = 300  # cells may grow to ε/_DENSE
+_STEEP = 0.1  # and so far that log δ changes by this
+
+
+class Look:
+    """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+        self.epsilon = np.array([0.0])
+        self.log_delta: dict[Direction, Array] = {
+            direction: curve.log_delta(self.epsilon, direction).upper for direction in DIRECTIONS
+        }
+        self._extend(1.0)
+
+    def _extend(self, far: float) -> None:
+        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
+        start = max(self.epsilon[-1] * _RATIO, smallest)
+        new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
+        self.epsilon = np.concatenate([self.epsilon, new])
+        for direction in DIRECTIONS:
+            more = self.curve.log_delta(new, direction).upper
+            self.log_delta[direction] = np.concatenate([self.log_delta[direction], more])
+
+    def reach(self, direction: Direction, floor: float) -> float:
+        """An ε beyond which log δ is below `floor`."""
+        while self.log_delta[direction][-1] > floor and self.epsilon[-1] < 1e5:
+            self._extend(2.0 * self.epsilon[-1])
+        below = np.flatnonzero(self.log_delta[direction] <= floor)
+        return float(self.epsilon[below[0] if below.size else -1])
+
+    def spacing(self, finer: float) -> Callable[[float], float]:
+        """How wide cells may be at ε: in proportion to ε, and such that δ changes little over one."""
+        limits = {}
+        for direction in DIRECTIONS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                steep = np.abs(np.diff(self.log_delta[direction]) / np.diff(self.epsilon))
+            steep = np.where(np.isfinite(steep), steep, np.inf)
+            limits[direction] = np.minimum(self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, 1e-9))
+
+        def at(epsilon: float) -> float:
+            k = int(np.searchsorted(self.epsilon, abs(epsilon))) - 1
+            limit = limits[REMOVE if epsilon > 0 else ADD]
+            return finer * float(limit[max(0, min(k, limit.size - 1))])
+
+        return at
+
+    def atoms(self, count: int, direction: Direction) -> Atoms:
+        """A coarse pair above the curve."""
+        epsilon = np.concatenate([-self.epsilon[:0:-1], self.epsilon])
+        left = self.log_delta[ADD][:0:-1] - self.epsilon[:0:-1]
+        on, log_p = hull(epsilon, None, np.concatenate([left, self.log_delta[REMOVE]]))
+        epsilon = epsilon[on]
+        if direction == ADD:
+            epsilon, log_p = -epsilon[::-1], (log_p - epsilon)[::-1]
+        return Atoms(epsilon, log_p, count)
+
+
+def spread_allowed(epsilon: float, accuracy: float, mean: float, variance: float) -> float:
+    """The n·h² that are allowed where δ is large (0.3 of them show in the variance), as if the loss were Gaussian.
+
+    For a Gaussian of variance s², dδ/ds² = φ(a)/2s with a = s/2 − ε/s, and −dδ/dε = e^ε Φ(a − s). Far below the
+    mean neither matters.
+    """
+    s = math.sqrt(variance)
+    shifted = epsilon - mean + 0.5 * variance  # the ε of a Gaussian with that mean
+    a = 0.5 * s - shifted / s
+    log_slope = min(0.0, shifted + float(log_ndtr(a - s)))
+    log_allowed = math.log(max(math.exp(log_slope), FLAT) * accuracy) + math.log(2 * s) + 0.5 * a * a
+    return min(math.exp(min(log_allowed, 50.0)) * math.sqrt(2 * math.pi) / 0.3, variance)
