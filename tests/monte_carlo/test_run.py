@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,11 +14,14 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
 from ballsbins.accounting.monte_carlo import MonteCarlo
 from ballsbins.accounting.monte_carlo import run as running
+from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Untilted
 from ballsbins.accounting.monte_carlo.plain import Plain
 from ballsbins.accounting.monte_carlo.run import block_size, run
 from ballsbins.accounting.monte_carlo.state import StateFile
+from ballsbins.accounting.monte_carlo.tilted import TiltedRemove
+from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
 from ballsbins.cli import app
 
 SAMPLER = Plain(1.0, 200, "remove")
@@ -107,6 +111,8 @@ def test_an_extended_run_is_judged_at_its_last_look(tmp_path):
     assert same(longer, fresh)
     assert fresh.log_delta(0.1, 1e-3).upper < longer.log_delta(0.1, 1e-3).upper
     assert planned.as_planned
+    with pytest.raises(InvalidInputError, match="state file"):
+        run(SAMPLER, LATTICE, SIZE, seed=5, state=StateFile(path))
 
 
 def test_an_interrupted_run_gives_a_wider_bound_and_none_before_the_first_look():
@@ -240,3 +246,39 @@ def test_verify_agrees_and_fails_loudly(monkeypatch):
     assert bad.exit_code == 1
     assert "DISJOINT" in bad.output
     assert "VERIFICATION FAILED" in bad.output
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Dask's own parts
+def test_the_answer_is_the_same_on_a_dask_cluster():
+    joblib = pytest.importorskip("joblib")
+    dask = pytest.importorskip("dask.distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+    with (
+        dask.LocalCluster(**options) as cluster,
+        dask.Client(cluster),
+        joblib.parallel_config(backend="dask"),
+    ):
+        found = run(SAMPLER, LATTICE, SAMPLES, seed=5, workers=2)
+    assert same(found, run(SAMPLER, LATTICE, SAMPLES, seed=5))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Plain(0.3, 3_000_000, "remove"),
+        Epochs(Plain(1.0, 2000, "add"), 20),
+        TiltedAdd(0.5, 200_000, 3.0),
+        TiltedRemove(0.3, 10**12, 2, (1, 2, 3, 10, 1000, 10**6, 10**11)),
+    ],
+    ids=repr,
+)
+def test_memory_does_not_grow_with_steps_or_epochs(sampler):
+    lattice = Lattice.around(1.0, 1.0, sampler.tilt)
+    sampler.losses(np.random.default_rng(1), 1)  # tables are built once
+    tracemalloc.start()
+    try:
+        run(sampler, lattice, min(2 * block_size(sampler), 20_000))
+        assert tracemalloc.get_traced_memory()[1] < 64e6
+    finally:
+        tracemalloc.stop()

@@ -23,6 +23,7 @@ from ballsbins.accounting.monte_carlo import confidence
 from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, moments
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.state import Entry, StateFile
+from ballsbins.errors import InvalidInputError
 
 _BLOCK = 2**20  # numbers drawn for one block
 _SAVE_SECONDS = 30.0
@@ -121,8 +122,11 @@ def run(
     question = f"{sampler!r} {lattice!r} seed={seed} stream={stream} block={size}"
     entry = None if state is None else state.get(question)
     outcome, done = _start(sampler, lattice, samples, entry)
-    if entry is not None and outcome.tally.count > samples:  # a shorter run than the one that was saved
-        outcome, done = _start(sampler, lattice, samples, None)
+    if outcome.tally.count > samples:
+        advice = "Ask for as many or more, or name another file."
+        raise InvalidInputError(
+            "samples", samples, f"at least {outcome.tally.count}, the number saved in the state file", advice
+        )
     begun = saved = time.monotonic()
     tasks = _tasks(done, blocks)
     whole = outcome  # without a last, partial block: what can be continued
