@@ -8,9 +8,9 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
+import flint
 import pytest
 
-flint = pytest.importorskip("flint")
 HERE = Path(__file__).parent
 _spec = importlib.util.spec_from_file_location("oracle", HERE / "oracle.py")
 oracle = importlib.util.module_from_spec(_spec)
