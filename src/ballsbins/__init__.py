@@ -10,6 +10,7 @@ print(mechanism.epsilon(delta=1e-6))
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ballsbins.bound import Bound
@@ -25,6 +26,7 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sampler, Shuffle, new_key
 
 if TYPE_CHECKING:
+    from ballsbins.accounting.monte_carlo import MonteCarlo
     from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
 
 __version__ = "0.1.0"
@@ -39,6 +41,7 @@ __all__ = [
     "Key",
     "Mechanism",
     "MissingExtraError",
+    "MonteCarlo",
     "Poisson",
     "Sampler",
     "SecretError",
@@ -51,12 +54,17 @@ __all__ = [
     "plan",
 ]
 
-_LATER = ("calibrate", "least_steps", "most_epochs", "plan")  # they need scipy, which takes a while to import
+# these need scipy, which takes a while to import
+_LATER = {
+    "MonteCarlo": "ballsbins.accounting.monte_carlo",
+    "calibrate": "ballsbins.calibration",
+    "least_steps": "ballsbins.calibration",
+    "most_epochs": "ballsbins.calibration",
+    "plan": "ballsbins.calibration",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        from ballsbins import calibration as module
-
-        return getattr(module, name)
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'ballsbins' has no attribute {name!r}")
