@@ -233,7 +233,7 @@ class ExactCurve:
             if worst is None:
                 break
             k = float(strikes.k[worst])
-            for step in (0.1, 0.05, 0.025):
+            for step in (0.07, 0.035, 0.0175):
                 nearest = min(self._puts, key=lambda put: abs(math.log(put.k / k)), default=None)
                 guess = None if nearest is None else nearest.saddle
                 contour = PutContour(self.basket, strikes[worst : worst + 1], step, guess)
