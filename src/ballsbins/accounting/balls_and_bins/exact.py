@@ -70,8 +70,8 @@ class ExactCurve:
 
     @property
     def scale(self) -> float:
-        """An ε to start searching at."""
-        return float(np.clip(8.0 * self.deviation, 1e-9, 1.0))
+        """An ε to start searching at: some standard deviations of the loss, more if its tail is heavy."""
+        return float(np.clip((8.0 if self.basket.smallest_sigma < 0.7 else 5.0) * self.deviation, 1e-9, 1.0))
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε)."""
