@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: run test check format bench clean
 
-run: $(VENV)/.core
+run: $(VENV)/.train
 	@$(BIN)/ballsbins demo
 
 test: $(VENV)/.test
@@ -38,7 +38,11 @@ $(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/python
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/.test: requirements/test.txt $(VENV)/.core
+$(VENV)/.train: requirements/train.txt $(VENV)/.core
+	$(PIP) install -r requirements/train.txt
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.train
 	$(PIP) install -r requirements/test.txt
 	@touch $@
 
