@@ -1,4 +1,4 @@
-"""Benchmarks and experiments still run: the forms that take seconds, as a user would call them."""
+"""Benchmarks still run: the forms that take seconds, as a user would call them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for folder in ("benchmarks", "experiments")
-    for path in (ROOT / folder).glob("*.py")
+    for path in (ROOT / "benchmarks").glob("*.py")
     if "--small" in path.read_text() and path.name != "run.py"
 )
 
@@ -33,4 +32,3 @@ def test_small_form(script):
 
 def test_there_are_some():
     assert "benchmarks/accounting.py" in SCRIPTS
-    assert "experiments/poisson_crossover.py" in SCRIPTS

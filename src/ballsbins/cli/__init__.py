@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import compare, demo, keys, monte_carlo, privacy
+from ballsbins.cli import compare, demo, keys, monte_carlo, privacy, reproduce
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ compare.register(app)
 keys.register(app)
 demo.register(app)
 monte_carlo.register(app)
+reproduce.register(app)
 
 
 def _show_version(wanted: bool) -> None:

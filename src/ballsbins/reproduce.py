@@ -1,0 +1,91 @@
+"""The paper's figures and tables, each from one file of `experiments/`, and what such a file needs.
+
+An experiment is a file `experiments/NAME.py` whose docstring says in its first line what it shows, with
+
+    def run(scale: Scale, out: Path, console: Console) -> None
+
+It computes by the public API, writes `out/NAME.json` (small), draws `out/NAME.png` and `.svg` from that data alone,
+prints the paper's numbers beside ours, and states what it shows by `claim`. `small` takes seconds, `quick` less than
+three minutes on two cores, `full` has the sample sizes of the paper. The files are in the source tree, and in the
+wheel as `ballsbins/experiments/`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ballsbins.errors import BallsBinsError, InvalidInputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from rich.console import Console
+
+Scale = Literal["small", "quick", "full"]
+Run = Callable[[Scale, Path, "Console"], None]
+
+
+class FalseClaimError(BallsBinsError):
+    """An experiment has found that something it was to show does not hold."""
+
+
+def claim(console: Console, text: str, holds: Any) -> None:
+    """State what an experiment shows; raise if it does not hold."""
+    if not bool(holds):
+        raise FalseClaimError(f"this does not hold: {text}")
+    console.print(f"[green]holds[/green]  {text}", highlight=False)
+
+
+def write(out: Path, name: str, data: Any) -> Any:
+    """Write the results as `name`.json and return them as they are read back: pictures are drawn from that."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{name}.json").write_text(text, encoding="utf-8")
+    return json.loads(text)
+
+
+def draw(out: Path, name: str, axes: Axes) -> None:
+    """Write the figure of these axes as `name`.png and `name`.svg."""
+    from ballsbins.plots import save
+
+    for ending in ("png", "svg"):
+        save(axes, out / f"{name}.{ending}")
+
+
+def directory() -> Path:
+    """Where the experiments are: beside this file in a wheel, at the top of a source tree."""
+    here = Path(__file__).resolve()
+    for place in (here.parent / "experiments", here.parents[2] / "experiments"):
+        if place.is_dir():
+            return place
+    raise InvalidInputError(
+        "experiments", None, "part of the installation", "Install ballsbins from a wheel or a source tree."
+    )
+
+
+def names() -> dict[str, str]:
+    """The experiments, by name, with the first line of their docstrings."""
+    import ast
+
+    found = {}
+    for path in sorted(directory().glob("*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found[path.stem.replace("_", "-")] = docstring.split("\n", 1)[0]
+    return found
+
+
+def load(name: str) -> Run:
+    """The function `run` of the experiment of that name."""
+    known = names()
+    if name not in known:
+        raise InvalidInputError("experiment", name, f"one of {', '.join(known)}", "Name one of these.")
+    path = directory() / f"{name.replace('-', '_')}.py"
+    spec = importlib.util.spec_from_file_location(f"ballsbins_experiment_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast(Run, module.run)
