@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +45,29 @@ def look(name: str) -> dict[str, Any]:
 
 def new_axes(title: str | None, x: str, y: str) -> Axes:
     """Empty axes in our style, not attached to any window."""
+    return new_panels([title], x, y)[0]
+
+
+def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -> list[Axes]:
+    """A figure of several axes in our style, one a title; `save` any of them to save all."""
     matplotlib = extras.load("matplotlib", feature="Drawing pictures", extra="plots")
     figure_module = extras.load("matplotlib.figure", feature="Drawing pictures", extra="plots")
+    width = min(columns, len(titles))
+    rows = -(-len(titles) // width)
     with matplotlib.rc_context(dict(_SETTINGS)):
-        axes: Axes = figure_module.Figure(layout="constrained").add_subplot()
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        if title:
-            axes.set_title(title)
-    return axes
+        one = matplotlib.rcParams["figure.figsize"]
+        scale = 1.0 if len(titles) == 1 else 0.8
+        size = (scale * width * one[0], scale * rows * one[1])
+        figure = figure_module.Figure(figsize=size, layout="constrained")
+        panels: list[Axes] = []
+        for position, title in enumerate(titles):
+            axes = figure.add_subplot(rows, width, position + 1)
+            axes.set_xlabel(x)
+            axes.set_ylabel(y)
+            if title:
+                axes.set_title(title)
+            panels.append(axes)
+    return panels
 
 
 def save(axes: Axes, path: Path | str) -> None:
