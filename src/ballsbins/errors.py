@@ -34,6 +34,10 @@ class SecretError(BallsBinsError):
     """A key that is missing, unsafe to use, or not the one that is needed. Never shows the key."""
 
 
+class DataError(BallsBinsError):
+    """Files that cannot be read or written, or do not hold what they should: names the file and the next step."""
+
+
 class MissingExtraError(BallsBinsError, ImportError):
     """An optional part is not installed."""
 

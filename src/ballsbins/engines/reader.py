@@ -1,0 +1,244 @@
+"""Read batch files front to back: one batch a step, from any (epoch, step) on, ahead of who consumes them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.engines.manifest import (
+    DIRECTORY_MODE,
+    MANIFEST_NAME,
+    OFFSETS_NAME,
+    Manifest,
+    epoch_name,
+    epoch_number,
+    part_name,
+)
+from ballsbins.errors import DataError, InvalidInputError, SecretError
+from ballsbins.extras import load
+from ballsbins.samplers.physical import check_rank
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_AHEAD = 2  # row groups that are read before they are asked for
+
+
+class BatchFiles:
+    """A directory of batch files, as `engines.manifest` describes it.
+
+    Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the files;
+    a later start gives the same batches from there on, and costs the reading of at most one row group that is not
+    used; over all ranks every batch is partitioned as `Batches.for_rank` does, and every rank has all the steps.
+    """
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        """Use `open`."""
+        self._directory, self._manifest = directory, manifest
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str]) -> BatchFiles:
+        """Open a directory that has at least one complete epoch; epochs may be added and removed while it is open."""
+        path = Path(directory)
+        epochs = complete_epochs(path)
+        if not epochs:
+            raise DataError(
+                f"{str(path)!r} holds no complete epoch of batch files. Build one: ballsbins build --help"
+            )
+        require_private(path)
+        return cls(path, read_manifest(path, epochs[0]))
+
+    @property
+    def manifest(self) -> Manifest:
+        """The public facts: those of the first epoch that was there. All epochs of a run agree but in `epoch`."""
+        return self._manifest
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The complete epochs that are there now."""
+        return complete_epochs(self._directory)
+
+    def batches(
+        self,
+        epoch: int,
+        start: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Give the batches of an epoch from step `start` on as Arrow tables, empty ones too.
+
+        Tables are views of what was read, without a copy, unless `ranks` > 1. The number of rows of a table is
+        secret, unless padded: log it nowhere. `columns` are those to read; all by default.
+        """
+        number, first, share, wanted = self._checked(epoch, start, rank, ranks, columns)
+        return _batches(self._open_epoch(number), first, share, wanted)
+
+    def _checked(
+        self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
+    ) -> tuple[int, int, tuple[int, int], list[str] | None]:
+        number = validate.integer("epoch", epoch, 0, advice="Epochs count from 0.")
+        advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
+        first = validate.integer("start", start, 0, self._manifest.steps, advice=advice)
+        known = [name for name, _ in self._manifest.columns]
+        for name in columns or ():
+            if name not in known:
+                raise InvalidInputError(
+                    "columns", name, f"among {', '.join(known)}", "Read columns that the batch files have."
+                )
+        return number, first, check_rank(rank, ranks), None if columns is None else list(columns)
+
+    def _open_epoch(self, epoch: int) -> _Epoch:
+        if not (self._directory / epoch_name(epoch) / MANIFEST_NAME).is_file():
+            there = ", ".join(map(str, self.epochs)) or "none"
+            raise DataError(
+                f"Epoch {epoch} is not in {str(self._directory)!r} (complete epochs: {there}). "
+                f"Build it: ballsbins build … --epoch {epoch}"
+            )
+        manifest = read_manifest(self._directory, epoch)
+        manifest.require_same_run(self._manifest)
+        return _Epoch(self._directory / epoch_name(epoch), manifest)
+
+    def __repr__(self) -> str:
+        """Show where, and public facts."""
+        return f"BatchFiles({str(self._directory)!r}, {self._manifest.sampler!r})"
+
+
+class _Epoch:
+    """The files of one epoch: where each batch begins, and the row groups from a row on."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self.directory, self.manifest = directory, manifest
+        path = directory / OFFSETS_NAME
+        try:
+            self.offsets: NDArray[np.int64] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
+        if self.offsets.dtype != np.int64 or self.offsets.shape != (manifest.steps + 1,):
+            raise DataError(
+                f"{str(path)!r} is not of {manifest.steps + 1} 64-bit integers. Build the epoch again."
+            )
+
+    def row_groups(self, start: int) -> Iterator[tuple[Any, int, int]]:
+        """Give (open Parquet file, row group, rows of it to skip) from batch `start` on to the end of the epoch."""
+        parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
+        arrow = load("pyarrow", feature="Reading batch files", extra="data")
+        per_file = self.manifest.batches_per_file
+        for part in range(self.manifest.part_of(start), self.manifest.num_parts):
+            path = self.directory / part_name(part)
+            begin, end = (
+                int(self.offsets[min(step, self.manifest.steps)])
+                for step in (part * per_file, (part + 1) * per_file)
+            )
+            try:
+                file = parquet.ParquetFile(path, memory_map=True)
+            except (OSError, arrow.ArrowInvalid) as error:
+                raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
+            if file.metadata.num_rows != end - begin:
+                raise DataError(
+                    f"{str(path)!r} does not have the rows it should have. Build the epoch again."
+                )
+            skip = max(int(self.offsets[start]) - begin, 0)
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if skip < rows:
+                    yield file, group, skip
+                skip = max(skip - rows, 0)
+
+
+def _batches(
+    epoch: _Epoch, start: int, share: tuple[int, int], columns: list[str] | None
+) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Reading batch files", extra="data")
+    rank, ranks = share
+    offsets = epoch.offsets
+    stream = _read_ahead(epoch.row_groups(start), columns)
+    try:
+        piece = _empty(epoch, columns)
+        for step in range(start, epoch.manifest.steps):
+            missing = int(offsets[step + 1] - offsets[step])
+            taken = [piece.slice(0, missing)]
+            while missing > piece.num_rows:
+                missing -= piece.num_rows
+                piece = next(stream)
+                taken.append(piece.slice(0, missing))
+            piece = piece.slice(missing)
+            filled = [part for part in taken if part.num_rows] or taken[:1]
+            batch = filled[0] if len(filled) == 1 else arrow.concat_tables(filled)
+            yield batch if ranks == 1 else batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks)))
+    finally:
+        stream.close()
+
+
+def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
+    """A table of no rows with the schema of the files."""
+    parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
+    schema = parquet.read_schema(epoch.directory / part_name(0))
+    table = schema.empty_table()
+    return table if columns is None else table.select(columns)
+
+
+def _read_ahead(groups: Iterator[tuple[Any, int, int]], columns: list[str] | None) -> Any:
+    """Give the tables of row groups, read by a thread of their own a little before they are asked for."""
+
+    def read(file: Any, group: int, skip: int) -> pa.Table:
+        return file.read_row_group(group, columns=columns, use_threads=False).slice(skip)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for group in groups:
+                waiting.append(pool.submit(read, *group))
+                if len(waiting) > _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def complete_epochs(directory: Path) -> tuple[int, ...]:
+    """The epochs of a directory that have a manifest, ascending."""
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        raise DataError(
+            f"{str(directory)!r} cannot be read ({error.strerror}). Name a directory of batch files."
+        ) from None
+    numbers = ((name, epoch_number(name)) for name in names)
+    return tuple(
+        sorted(
+            number
+            for name, number in numbers
+            if number is not None and (directory / name / MANIFEST_NAME).is_file()
+        )
+    )
+
+
+def read_manifest(directory: Path, epoch: int) -> Manifest:
+    """The manifest of a complete epoch."""
+    path = directory / epoch_name(epoch) / MANIFEST_NAME
+    try:
+        return Manifest.from_json(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
+
+
+def require_private(directory: Path) -> None:
+    """Refuse batch files that others than their owner can read: they are the assignment."""
+    mode = directory.stat().st_mode & 0o777
+    if os.name == "posix" and mode & ~DIRECTORY_MODE:
+        raise SecretError(
+            f"{str(directory)!r} has mode {mode:04o}, so that others than its owner can use it, but must have 0700: "
+            f"batch files are as secret as the key. Run: chmod 700 {str(directory)!r}; if others may have read them, "
+            "build with a new key."
+        )
