@@ -1,0 +1,150 @@
+"""The paper's network (appendix C): embeddings, log-transformed integers, dense layers with ReLU, one logit.
+
+All tables stand in one matrix, one below the other: a category's ids are moved by the number of rows above its own.
+So there is one lookup and one sum into rows for all categories, and rows of different categories never meet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+from ballsbins.samplers import Key
+from ballsbins.samplers.keystream import Keystream
+from ballsbins.training._jax import jax, jnp
+from ballsbins.training.dataset import Features
+from ballsbins.training.noise import normals, words_for
+
+EMBEDDING_DIM, HIDDEN = 48, (598, 598, 598)  # the paper's
+
+
+class Layer(NamedTuple):
+    """A dense layer a ↦ a·weight + bias."""
+
+    weight: jax.Array
+    bias: jax.Array
+
+
+class Parameters(NamedTuple):
+    """All tables in one matrix, and the dense layers in order."""
+
+    table: jax.Array
+    layers: tuple[Layer, ...]
+
+
+class Batch(NamedTuple):
+    """Examples of a fixed number; where the weight is 0 the row is padding and counts for nothing."""
+
+    labels: Any  # float32[B], 0 or 1; of NumPy outside, of JAX within a compiled step
+    integers: Any  # float32[B, number of integers]
+    categories: Any  # int32[B, number of categories]
+    weights: Any  # float32[B], 0 or 1
+
+
+class Activations(NamedTuple):
+    """What enters each dense layer, the rows that were looked up, and the logits."""
+
+    inputs: tuple[jax.Array, ...]
+    rows: jax.Array
+    logits: jax.Array
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of the network. It is hashable: one compiled step serves all runs of one shape."""
+
+    num_integers: int
+    buckets: tuple[int, ...]
+    embedding_dim: int = EMBEDDING_DIM
+    hidden: tuple[int, ...] = HIDDEN
+
+    def __post_init__(self) -> None:
+        """Validate, once."""
+        widths = (self.embedding_dim, *self.hidden)
+        for width in widths:
+            validate.integer("a width of the model", width, 1, advice="Layers have at least one unit.")
+        if self.num_rows >= 2**31:
+            advice = "Rows are counted in 32 bits: use fewer buckets."
+            raise InvalidInputError("the number of all buckets", self.num_rows, "below 2³¹", advice)
+
+    @staticmethod
+    def for_features(
+        features: Features, *, embedding_dim: int = EMBEDDING_DIM, hidden: tuple[int, ...] = HIDDEN
+    ) -> Model:
+        """The network for a data set's features."""
+        buckets = tuple(count for _, count in features.categories)
+        return Model(len(features.integers), buckets, embedding_dim, tuple(hidden))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all tables together."""
+        return sum(self.buckets)
+
+    @property
+    def embedded(self) -> int:
+        """How many inputs of the first layer come from tables; the integers follow them."""
+        return len(self.buckets) * self.embedding_dim
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of the input, of every hidden layer, and of the logit."""
+        return (self.embedded + self.num_integers, *self.hidden, 1)
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int32]:
+        """The first row of every category."""
+        return np.cumsum((0, *self.buckets[:-1]), dtype=np.int32)[: len(self.buckets)]
+
+    @property
+    def num_parameters(self) -> int:
+        """Count all weights, biases and table entries."""
+        dense = sum((a + 1) * b for a, b in zip(self.widths[:-1], self.widths[1:], strict=True))
+        return self.num_rows * self.embedding_dim + dense
+
+    def zeros(self) -> Parameters:
+        """Parameters that are all 0; under `jax.eval_shape` they cost nothing and tell the shapes."""
+        pairs = zip(self.widths[:-1], self.widths[1:], strict=True)
+        layers = tuple(Layer(jnp.zeros((a, b)), jnp.zeros(b)) for a, b in pairs)
+        return Parameters(jnp.zeros((self.num_rows, self.embedding_dim)), layers)
+
+    def initial(self, key: Key) -> Parameters:
+        """Draw the parameters to begin with from the key: they do not depend on the data."""
+        stream = Keystream(key, "initial parameters")
+        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
+        shapes = [(self.num_rows, self.embedding_dim), *pairs]
+        scales = [1.0 / math.sqrt(self.embedding_dim), *(math.sqrt(2.0 / width) for width, _ in pairs)]
+        drawn = []
+        for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True)):
+            size = math.prod(shape)
+            words = jnp.asarray(stream.words32(number, 0, words_for(size)))
+            drawn.append(scale * normals(words, size).reshape(shape))
+        layers = tuple(Layer(weight, jnp.zeros(weight.shape[1])) for weight in drawn[1:])
+        return Parameters(drawn[0], layers)
+
+    def forward(self, parameters: Parameters, batch: Batch) -> Activations:
+        """Compute the logits, and keep what the gradients need."""
+        rows = batch.categories + self.offsets
+        a = batch.integers
+        if self.buckets:
+            looked_up = parameters.table[rows].reshape(len(rows), self.embedded)
+            a = jnp.concatenate([looked_up, a], axis=1)
+        inputs = []
+        for layer in parameters.layers[:-1]:
+            inputs.append(a)
+            a = jax.nn.relu(a @ layer.weight + layer.bias)
+        inputs.append(a)
+        last = parameters.layers[-1]
+        return Activations(tuple(inputs), rows, (a @ last.weight + last.bias)[:, 0])
+
+
+def losses(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Binary cross-entropy of every example times its weight."""
+    each: jax.Array = batch.weights * (jax.nn.softplus(logits) - batch.labels * logits)
+    return each

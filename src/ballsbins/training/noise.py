@@ -1,0 +1,65 @@
+"""Gaussian noise from the secret key: AES in counter mode gives the words, Box and Muller make them normal.
+
+The noise of a step is a pure function of the key, the run and the step: nothing of it needs to be saved, and a run
+that was killed goes on with the very same noise. The words come from the same AES-256 keystream as the batches, under
+another purpose. JAX's own generators would do, but their keys have 64 bits (Threefry) or are meant for speed alone
+(RBG), and on a processor with AES instructions they are about ten times slower than AES: see benchmarks/training.py.
+
+**Precision.** Two words make two values: a radius √(−2 log u) with u a multiple of 2⁻³² and an angle that is one of
+2³². Values reach 6.7 standard deviations, which a normal variable exceeds with probability 3·10⁻¹¹; they are float32,
+as is all arithmetic of the step. Like that of all training libraries this is an approximation of the continuous
+Gaussian for which privacy is proved, and the privacy statement says so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.samplers import Key
+from ballsbins.samplers.keystream import Keystream
+from ballsbins.training._jax import jax, jnp
+
+PRECISION = (
+    "Noise and sums are computed in 32-bit floating point, whereas privacy is proved for the continuous "
+    "Gaussian distribution."
+)
+
+
+def words_for(size: int) -> int:
+    """How many 32-bit words `size` normal values need: one each, in pairs."""
+    return size + size % 2
+
+
+def step_words(key: Key, run: bytes, step: int, count: int) -> NDArray[np.uint32]:
+    """Return the words of one step of one run.
+
+    `run` tells runs apart, so that two models trained with one key under different plans do not share their noise,
+    which their difference would cancel.
+    """
+    return Keystream(key, "training noise", run, step).words32(0, 0, count)
+
+
+def normals(words: jax.Array, size: int) -> jax.Array:
+    """Turn an even number of uniform 32-bit words into `size` independent standard normal values."""
+    first, second = words.reshape(2, -1)
+    uniform = (first.astype(jnp.float32) + 0.5) * np.float32(2.0**-32)  # in (0, 1]: exact where it is small
+    radius = jnp.sqrt(-2.0 * jnp.log(uniform))
+    sine, cosine = _sine_cosine(second)
+    return jnp.concatenate([radius * cosine, radius * sine])[:size]
+
+
+def _sine_cosine(words: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sine and cosine of a uniform angle: two bits for the quarter, thirty for the angle in [−π/4, π/4).
+
+    Taylor's polynomials to relative 10⁻⁸ on that interval: XLA's own functions are not vectorised on a CPU.
+    """
+    quarter = words >> 30
+    centred = ((words << 2) ^ jnp.uint32(2**31)).astype(jnp.int32).astype(jnp.float32)
+    x = centred * np.float32(np.pi / 4 * 2.0**-31)
+    y = x * x
+    s = x * (1 + y * (-1 / 6 + y * (1 / 120 + y * (-1 / 5040 + y * (1 / 362880)))))
+    c = 1 + y * (-1 / 2 + y * (1 / 24 + y * (-1 / 720 + y * (1 / 40320 - y * (1 / 3628800)))))
+    odd = (quarter & 1) == 1
+    sign = jnp.where(quarter > 1, -1.0, 1.0)
+    return sign * jnp.where(odd, c, s), sign * jnp.where(odd, -s, c)
