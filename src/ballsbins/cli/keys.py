@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from ballsbins.samplers import KEY_FILE_VARIABLE, new_key
+from ballsbins.samplers import KEY_FILE_VARIABLE, Key, new_key
+
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        help=f"File with the secret key, mode 0600; by default the one that {KEY_FILE_VARIABLE} names.",
+    ),
+]
+
+
+def key_from(file: Path | None) -> Key:
+    """The key of `--key-file` or, without it, of the environment."""
+    return Key.from_environment() if file is None else Key.from_file(file)
 
 
 def register(app: typer.Typer) -> None:

@@ -15,8 +15,10 @@ are named by the bytes of a column ascend by those bytes (unsigned, shorter firs
 every batch has exactly B rows: the real ones first, then rows of weight 0 whose other columns mean nothing; the last
 column is then `weight`, a 32-bit float that is 1 or 0.
 
-The identity of a row is its position (files in order of their path, then rows), or the bytes of a unique column: text
-as UTF-8, binary as it is, integers as decimal digits.
+The identity of a row is its position (inputs in the order given, the files of a directory in order of their path, then
+rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers as decimal digits.
+
+Where all epochs have the same batches (fixed bins, deterministic batches) only epoch 0 is stored: `stored_epoch`.
 
 manifest.json holds nothing that depends on the key but its commitment. The batches, their sizes, `offsets.npy` and
 the sizes of the parts are the assignment, as secret as the key: show them to nobody, and remove them after training.
@@ -34,7 +36,7 @@ from typing import Any
 from ballsbins import validate
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import Poisson, Sampler
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
@@ -169,6 +171,12 @@ class Manifest:
             raise DataError(
                 f"{str(path)!r} is not a manifest of batch files. Build the epoch again: ballsbins build --help"
             ) from None
+
+
+def stored_epoch(sampler: Sampler, epoch: int) -> int:
+    """The epoch whose files hold the batches of `epoch`: 0 for samplers that draw once for all epochs."""
+    once = isinstance(sampler, Deterministic) or (isinstance(sampler, BallsAndBins) and not sampler.redraw)
+    return 0 if once else epoch
 
 
 def epoch_name(epoch: int) -> str:

@@ -21,9 +21,11 @@ from ballsbins.engines.manifest import (
     epoch_name,
     epoch_number,
     part_name,
+    stored_epoch,
 )
 from ballsbins.errors import DataError, InvalidInputError, SecretError
 from ballsbins.extras import load
+from ballsbins.samplers.base import check_epoch
 from ballsbins.samplers.physical import check_rank
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ class BatchFiles:
     def _checked(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
     ) -> tuple[int, int, tuple[int, int], list[str] | None]:
-        number = validate.integer("epoch", epoch, 0, advice="Epochs count from 0.")
+        number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = validate.integer("start", start, 0, self._manifest.steps, advice=advice)
         known = [name for name, _ in self._manifest.columns]

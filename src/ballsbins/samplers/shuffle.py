@@ -29,8 +29,11 @@ class Shuffle(Sampler, type_name="shuffle"):
         """Return the random order of an epoch: the batches are its parts, one after the other."""
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         self._check_memory(examples)
-        keystream = Keystream(as_key(key), self.type_name, self.steps, "order", number)
-        return random_order(keystream, examples, packed=examples < 2**32)
+        return random_order(self.keystream(key, number), examples, packed=examples < 2**32)
+
+    def keystream(self, key: Key | bytes | int, epoch: int) -> Keystream:
+        """Return the words by which the examples of an epoch are ordered: stream 0 first, ties by stream 1, …"""
+        return Keystream(as_key(key), self.type_name, self.steps, "order", check_epoch(epoch))
 
     def _least_memory(self, num_examples: int) -> int:
         return 12 * num_examples  # word and index to sort, and the result
@@ -62,11 +65,11 @@ def random_order(keystream: Keystream, num_examples: int, *, packed: bool) -> In
         order = np.argsort(words, kind="stable").astype(dtype, copy=False)
         words = words[order]
         tied = words[1:] == words[:-1]
-    _break_ties(keystream, order, tied)
+    break_ties(keystream, order, tied)
     return order
 
 
-def _break_ties(keystream: Keystream, order: IndexArray, tied: NDArray[np.bool_]) -> None:
+def break_ties(keystream: Keystream, order: IndexArray, tied: NDArray[np.bool_]) -> None:
     """Sort each run of tied places in `order` by further words; tied[j] says that j and j + 1 are tied."""
     places, runs = _tied_runs(tied)
     stream = 0

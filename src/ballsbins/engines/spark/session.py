@@ -1,0 +1,134 @@
+"""A Spark session that keeps what it handles to itself, and the checks without which none can start.
+
+The batches are as secret as the key, and Spark likes to tell: so a session that is started here has no web page, and
+encrypts what it writes to local disks (shuffle files are batches; a broadcast variable holds the key). What is sent
+between machines is encrypted by the cluster's own settings, `spark.authenticate` and `spark.network.crypto.enabled`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ballsbins
+from ballsbins.errors import BallsBinsError, InvalidInputError
+from ballsbins.extras import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+LEAST_JAVA = 17
+LEAST_SPARK = (4, 1)  # repartitionById and arrow_udf
+_OURS = {
+    "spark.app.name": "ballsbins",
+    "spark.ui.enabled": "false",  # it shows how many rows every task read: sizes of batches
+    "spark.ui.showConsoleProgress": "false",
+    "spark.io.encryption.enabled": "true",
+    "spark.sql.caseSensitive": "true",  # as Parquet files and the embedded engine are
+    "spark.log.level": "ERROR",
+}
+
+
+class MissingJavaError(BallsBinsError):
+    """Spark runs on Java, and there is none that it can use."""
+
+
+@contextmanager
+def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Start a session on `master` and stop it at the end; `settings` are Spark's, on top of ours."""
+    sql = load("pyspark.sql", feature="The Spark engine", extra="spark")
+    _check_spark_version()
+    require_java()
+    if sql.SparkSession.getActiveSession() is not None:
+        advice = "Stop it, or use it: build(…, session=it)."
+        raise InvalidInputError("master", master, "left out while another Spark session is active", advice)
+    if master.startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever `python3` is
+    builder = sql.SparkSession.builder.master(master)
+    for name, value in {**_OURS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:  # py4j's and PySpark's errors share no base
+        raise BallsBinsError(
+            f"Spark cannot start on {master!r}: {first_line(error)} Check the address and that the cluster runs; "
+            f"{LOCAL!r} needs none."
+        ) from None
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def require_java() -> None:
+    """Raise unless there is a Java that Spark can run on."""
+    install = f"Install Java {LEAST_JAVA} or later; on Debian: apt-get install default-jre-headless"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise MissingJavaError(f"Spark needs Java, and no `java` is on the PATH. {install}")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        raise MissingJavaError(f"Spark needs Java, but {java!r} does not run. {install}") from None
+    version = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    if version is None or int(version[1]) < LEAST_JAVA:
+        found = "of an unknown version" if version is None else f"Java {version[1]}"
+        raise MissingJavaError(
+            f"Spark needs Java {LEAST_JAVA} or later, but {java!r} is {found}. {install}, and point JAVA_HOME to it."
+        )
+
+
+def _check_spark_version() -> None:
+    version = load("pyspark", feature="The Spark engine", extra="spark").__version__
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < LEAST_SPARK:
+        least = ".".join(map(str, LEAST_SPARK))
+        raise InvalidInputError(
+            "the version of pyspark", version, f"{least} or later", "Run: pip install -U 'ballsbins[spark]'"
+        )
+
+
+@contextmanager
+def shipped(spark: SparkSession) -> Iterator[None]:
+    """Send this package to the executors, which then need numpy, pyarrow and cryptography only.
+
+    So the code that assigns rows is the same everywhere, whatever version a machine of the cluster has installed.
+    """
+    context = spark.sparkContext
+    if context.master.startswith("local"):
+        yield
+        return
+    source = Path(ballsbins.__file__).parent
+    with tempfile.TemporaryDirectory(prefix="ballsbins-") as directory:
+        package = Path(directory, f"ballsbins-{ballsbins.__version__}.zip")
+        with zipfile.ZipFile(package, "w") as archive:
+            for path in sorted(source.rglob("*.py")):
+                archive.write(path, Path("ballsbins") / path.relative_to(source))
+        context.addPyFile(str(package))
+        yield
+
+
+@contextmanager
+def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
+    """Hand `secret` to the executors as a broadcast variable: a block, of which plans and logs have the number only."""
+    variable = spark.sparkContext.broadcast(secret)
+    try:
+        yield variable
+    finally:
+        variable.destroy()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Spark says before its Java stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
