@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import compare, demo, keys, monte_carlo, privacy, reproduce
+from ballsbins.cli import compare, data, demo, keys, monte_carlo, privacy, reproduce
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ compare.register(app)
 keys.register(app)
 demo.register(app)
 monte_carlo.register(app)
+data.register(app)
 reproduce.register(app)
 
 
