@@ -101,3 +101,14 @@ def test_lower_bound_is_useful_after_ten_million_steps():
     found = PoissonCurve(1.0, 10**5, 10**7).log_delta(np.array([0.07]), REMOVE)
     assert found.lower[0] > np.log(1e-4)
     assert found.upper[0] - found.lower[0] < 0.02
+
+
+def test_add_near_and_beyond_its_largest_loss():
+    """The loss of `add` is at most −n·log(1 − q), 1.00001 here: beyond it δ is 0, just below it tiny, never 1."""
+    curve = PoissonCurve(0.3, 36133, 36133)
+    epsilon = np.array([0.5, 0.99, 1.0, 1.2, 4.0])
+    together = curve.log_delta(epsilon, ADD).upper
+    assert np.all(together < -14.0)
+    assert np.all(together[3:] == -np.inf)
+    for point in epsilon:
+        assert curve.log_delta(np.array([point]), ADD).upper[0] < -14.0

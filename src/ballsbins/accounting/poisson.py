@@ -110,4 +110,19 @@ class PoissonCurve(ComposedCurve):
             return self._step.log_delta(epsilon, direction)
         if self._step.steps == 1:
             return GaussianCurve(self._step.noise_multiplier, self._taken).log_delta(epsilon, direction)
-        return super().log_delta(epsilon, direction)
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        most = -self._taken * math.log1p(-1 / self._step.steps)  # S ≥ (1 − q)^n: the largest loss of `add`
+        if direction == REMOVE or epsilon.size == 0 or epsilon.max() < 0.9 * most:
+            return super().log_delta(epsilon, direction)
+        lower, value, upper = (np.full(epsilon.shape, -np.inf) for _ in range(3))
+        inside = epsilon < most * (1 + 1e-9)  # beyond, δ is 0
+        if inside.any():
+            found = super().log_delta(epsilon[inside], direction)
+            lower[inside], value[inside], upper[inside] = found.lower, found.value, found.upper
+        for k in np.flatnonzero((epsilon > 0) & (upper == 0.0)):  # too near to the end: δ falls, so step back
+            for share in (0.9, 0.8, 0.7, 0.5):
+                upper[k] = min(upper[k], super().log_delta(share * epsilon[k : k + 1], direction).upper[0])
+                if upper[k] < 0.0:
+                    break
+            value[k] = min(value[k], upper[k])
+        return Interval(lower, value, upper)
