@@ -38,6 +38,10 @@ class DataError(BallsBinsError):
     """Files that cannot be read or written, or do not hold what they should: names the file and the next step."""
 
 
+class RunError(BallsBinsError, RuntimeError):
+    """A training run that departs from the Mechanism that accounts for it, or that cannot go on."""
+
+
 class MissingExtraError(BallsBinsError, ImportError):
     """An optional part is not installed."""
 
