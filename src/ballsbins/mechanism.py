@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ballsbins.accountant import Method
     from ballsbins.accounting.curve import Curve
     from ballsbins.bound import Bound, Number
+    from ballsbins.report import Statement
     from ballsbins.samplers import Batches, Key
 
 SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
@@ -137,6 +138,14 @@ class Mechanism:
         from ballsbins.accountant import loss_distribution
 
         return loss_distribution(self, interval, pessimistic=pessimistic)
+
+    def statement(
+        self, delta: float, *, clip_norm: float | None = None, num_examples: int | None = None
+    ) -> Statement:
+        """The privacy statement to publish: `.text()`, `.markdown()` and `.to_dict()`."""
+        from ballsbins.report import Card
+
+        return Card(self, delta, clip_norm=clip_norm, num_examples=num_examples).statement()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with the number of its schema."""

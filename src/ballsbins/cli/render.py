@@ -1,10 +1,9 @@
-"""Numbers and tables as people read them. What is rounded is rounded against ourselves."""
+"""Tables and JSON on a terminal; the numbers in them are written by `ballsbins.report.words`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,20 @@ from rich.console import Console
 from rich.table import Table
 
 from ballsbins.bound import Bound
-from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.report.words import describe, down, name_of, near, up
+
+__all__ = [
+    "bound_table",
+    "console",
+    "describe",
+    "down",
+    "how",
+    "name_of",
+    "near",
+    "plain_table",
+    "print_json",
+    "up",
+]
 
 
 def console() -> Console:
@@ -26,57 +37,6 @@ def console() -> Console:
 def print_json(data: Any) -> None:
     """Print data as JSON, the same way on every run."""
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def up(value: float, digits: int = 6) -> str:
-    """A number rounded up to so many significant digits: for upper bounds."""
-    return "1e-300" if 0.0 < value < 1e-300 else _rounded(value, digits, ROUND_CEILING)
-
-
-def down(value: float, digits: int = 6) -> str:
-    """A number rounded down: for lower bounds."""
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def near(value: float, digits: int = 6) -> str:
-    """A number rounded to nearest: for best values only."""
-    return _rounded(value, digits, ROUND_HALF_EVEN)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    if not np.isfinite(value):
-        return "∞" if value > 0 else "−∞"
-    number = Decimal(value).normalize(Context(prec=digits, rounding=rounding))
-    if number == 0:
-        return "0"
-    if 1e-3 <= abs(float(number)) < 1e6:
-        return f"{number:f}"
-    return f"{number:e}".replace("e-0", "e-").replace("e+0", "e+")
-
-
-def name_of(sampler: Sampler) -> str:
-    """A sampler in words."""
-    match sampler:
-        case BallsAndBins():
-            return "balls-and-bins" if sampler.redraw else "balls-and-bins (fixed bins)"
-        case Poisson():
-            return "Poisson"
-        case Shuffle():
-            return "shuffle"
-        case Deterministic():
-            return "deterministic"
-    return type(sampler).__name__
-
-
-def describe(mechanism: Mechanism, derived: str | None = None) -> str:
-    """The run in one line of public facts."""
-    sampler = mechanism.sampler
-    epochs = "1 epoch" if mechanism.epochs == 1 else f"{mechanism.epochs:,} epochs"
-    limit = getattr(sampler, "max_batch_size", None)
-    cut = "" if limit is None else f", batches truncated to {limit:,}"
-    why = "" if derived is None else f" ({derived})"
-    sigma = f"{mechanism.noise_multiplier:.10g}"
-    return f"{name_of(sampler)}, σ = {sigma}, {sampler.steps:,} steps an epoch{why}, {epochs}{cut}"
 
 
 def bound_table(bound: Bound, given: str) -> Table:

@@ -1,0 +1,267 @@
+"""The card of a run: what was run and what is claimed for it, as a small JSON file that others can check."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ballsbins import validate
+from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.report.saved_claim import claim_from_dict
+from ballsbins.report.versions import library_versions
+
+if TYPE_CHECKING:
+    from ballsbins.report.statement import Statement
+
+SCHEMA = 1  # of `to_dict`; a card must mean the same next year
+_REQUIRED = {"schema", "mechanism", "delta", "claim"}
+_NEWER = "Update ballsbins: this card was written by a later version."
+_NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under details."
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """What was run (`mechanism`, with the steps really taken), at which δ its ε is claimed, and the circumstances.
+
+    `planned` is what was meant to be run, if the run stopped early. `normaliser` is the constant by which sums of
+    clipped gradients were divided. `noise` says in a few words how the noise was drawn, `key_secret` whether the key
+    was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()`. `metrics` and `details` are
+    free JSON; never put there what depends on the batches. `stated` is the claim if it was obtained in another way
+    than by `mechanism.epsilon(delta)`, for example by Monte Carlo.
+    """
+
+    mechanism: Mechanism
+    delta: float
+    _: KW_ONLY
+    clip_norm: float | None = None
+    num_examples: int | None = None
+    planned: Mechanism | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    not_covered: Sequence[str] = ()
+    key_commitment: str | None = None
+    key_secret: bool = True
+    noise: str | None = None
+    normaliser: float | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=library_versions)
+    stated: Bound | None = None
+
+    def __post_init__(self) -> None:
+        """Validate, once; what is free JSON is kept as JSON would give it back."""
+        for name, value, optional in (("mechanism", self.mechanism, False), ("planned", self.planned, True)):
+            if not isinstance(value, Mechanism) and not (optional and value is None):
+                raise InvalidInputError(name, value, "a Mechanism", "State what was, or was to be, run.")
+        delta = validate.real(
+            "delta",
+            self.delta,
+            0.0,
+            1.0,
+            open_left=True,
+            open_right=True,
+            advice="An ε means nothing without its δ; usually below 1 / number of examples.",
+        )
+        object.__setattr__(self, "delta", delta)
+        self._check_numbers()
+        self._check_plan()
+        if not isinstance(self.key_secret, bool):
+            advice = "It says whether the key was secret: Key.is_secret."
+            raise InvalidInputError("key_secret", self.key_secret, "True or False", advice)
+        for name in ("key_commitment", "noise"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise InvalidInputError(name, type(value).__name__, "text or None", "Describe it in words.")
+        lines = self.not_covered
+        if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+            advice = "One sentence for each use of the data that the claim does not cover."
+            raise InvalidInputError("not_covered", lines, "a list of texts", advice)
+        object.__setattr__(self, "not_covered", tuple(lines))
+        for name in ("metrics", "details", "versions"):
+            object.__setattr__(self, name, _plain_mapping(name, getattr(self, name)))
+        if self.stated is not None and (
+            not isinstance(self.stated, Bound) or self.stated.quantity != "epsilon"
+        ):
+            advice = "Give what Mechanism.epsilon(delta) returned."
+            raise InvalidInputError("stated", self.stated, "a Bound on epsilon", advice)
+
+    def _check_numbers(self) -> None:
+        positive = {
+            "clip_norm": "It is the largest norm of one example's gradient.",
+            "normaliser": "It is the public constant that sums of clipped gradients are divided by, usually n / T.",
+        }
+        for name, advice in positive.items():
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, validate.real(name, value, 0.0, open_left=True, advice=advice))
+        if self.num_examples is not None:
+            advice = "Count the examples of the training data; the number is public."
+            number = validate.integer("num_examples", self.num_examples, 0, advice=advice)
+            object.__setattr__(self, "num_examples", number)
+        known = getattr(self.mechanism.sampler, "num_examples", None)
+        if known is not None and self.num_examples not in (None, known):
+            advice = "The penalty of truncation was computed for the sampler's number: use one and the same."
+            raise InvalidInputError(
+                "num_examples", self.num_examples, f"{known}, as the sampler states", advice
+            )
+        if known is not None:
+            object.__setattr__(self, "num_examples", known)
+
+    def _check_plan(self) -> None:
+        plan, run = self.planned, self.mechanism
+        if plan is None:
+            return
+        if plan.sampler != run.sampler or plan.noise_multiplier != run.noise_multiplier:
+            advice = "A plan differs from what was run in its length only; a change of either is another run."
+            raise InvalidInputError("planned", plan, f"with the sampler and the noise of {run!r}", advice)
+
+    @cached_property
+    def claim(self) -> Bound:
+        """ε at δ, as stated; if nothing was, as the accountant answers."""
+        return self.mechanism.epsilon(self.delta) if self.stated is None else self.stated
+
+    def statement(self) -> Statement:
+        """The privacy statement of this run."""
+        from ballsbins.report.prose import statement_of
+
+        return statement_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with the number of its schema."""
+        claim = self.claim.to_dict()
+        claim.pop("mechanism", None)  # it stands beside the claim already
+        return {
+            "schema": SCHEMA,
+            "mechanism": self.mechanism.to_dict(),
+            "delta": self.delta,
+            "claim": claim,
+            "planned": None if self.planned is None else self.planned.to_dict(),
+            "clip_norm": self.clip_norm,
+            "num_examples": self.num_examples,
+            "normaliser": self.normaliser,
+            "noise": self.noise,
+            "key_commitment": self.key_commitment,
+            "key_secret": self.key_secret,
+            "not_covered": list(self.not_covered),
+            "metrics": dict(self.metrics),
+            "details": dict(self.details),
+            "versions": dict(self.versions),
+        }
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Card:
+        """Build the card that `to_dict` wrote; the claim is taken as it stands, `check` recomputes it."""
+        if not isinstance(saved, Mapping):
+            raise InvalidInputError("a card", type(saved).__name__, "a JSON object", "Was the file cut?")
+        schema = saved.get("schema")
+        if schema != SCHEMA:
+            later = isinstance(schema, int) and schema > SCHEMA
+            advice = _NEWER if later else "A card of ballsbins has it as its first field; is this one?"
+            raise InvalidInputError("the schema of the card", schema, f"{SCHEMA}", advice)
+        for name in sorted(_REQUIRED - set(saved)):
+            advice = {
+                "delta": "An ε means nothing without its δ: ask whoever wrote the card to add it.",
+                "claim": "A card that claims nothing cannot be checked: ask whoever wrote it to add the claim.",
+            }.get(name, "Ask whoever wrote the card to add it.")
+            raise InvalidInputError(f"the card's {name}", None, "stated", advice)
+        optional = {item.name for item in fields(Card)} - {"mechanism", "delta", "stated"}
+        unknown = sorted(map(str, set(saved) - _REQUIRED - optional))
+        if unknown:
+            raise InvalidInputError(
+                "the set of unknown fields of the card", unknown, "empty", _NOTHING_GUESSED
+            )
+        given = {name: saved[name] for name in optional & set(saved)}
+        for name in ("mechanism", "planned"):
+            if saved.get(name) is not None and not isinstance(saved[name], Mapping):
+                raise InvalidInputError(f"the card's {name}", saved[name], "a JSON object", "Was it edited?")
+        if given.get("planned") is not None:
+            given["planned"] = Mechanism.from_dict(saved["planned"])
+        given.setdefault("versions", {})
+        mechanism = Mechanism.from_dict(saved["mechanism"])
+        return Card(mechanism, saved["delta"], stated=claim_from_dict(saved["claim"]), **given)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the card as JSON; a reader sees the old file or the whole new one, never a part."""
+        target = Path(path)
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_atomically(target, text)
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Card:
+        """Read a card; what is not one is refused with the reason."""
+        name = str(path)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            advice = "Check the path of the card."
+            raise InvalidInputError(
+                "the card", name, f"a file that can be read ({error.strerror})", advice
+            ) from None
+        except UnicodeDecodeError:
+            raise InvalidInputError(
+                "the card", name, "a text file in UTF-8", "Is it a card at all?"
+            ) from None
+        try:
+            saved = json.loads(text, parse_constant=_no_constant)
+        except json.JSONDecodeError as error:
+            where = f"JSON (line {error.lineno}, column {error.colno}: {error.msg})"
+            raise InvalidInputError("the card", name, where, "Was the file cut or edited?") from None
+        return Card.from_dict(saved)
+
+
+def write_atomically(target: Path, text: str) -> None:
+    """Write a text file so that nobody ever sees half of it."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        bound = f"a file that can be written ({error.strerror})"
+        raise InvalidInputError("the file", str(target), bound, "Choose another path.") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # a card is public; mkstemp makes files private
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        bound = f"a file that can be written ({error.strerror})"
+        raise InvalidInputError("the file", str(target), bound, "Choose another path.") from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _no_constant(name: str) -> float:
+    raise InvalidInputError("a number in the card", name, "finite", "JSON has no such number.")
+
+
+def _plain_mapping(name: str, given: Any) -> dict[str, Any]:
+    """A copy as JSON would give it back, so that a card equals the one read from its file."""
+    if not isinstance(given, Mapping) or not all(isinstance(word, str) for word in given):
+        raise InvalidInputError(name, given, "a mapping from texts", "Give names and values.")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(given), allow_nan=False, default=_number))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            name, sorted(given), f"plain JSON ({error})", "Use text, numbers and lists."
+        ) from None
+    return plain
+
+
+def _number(value: Any) -> float | int:
+    """A scalar of NumPy, JAX or torch as a Python number."""
+    if hasattr(value, "item") and getattr(value, "shape", None) in ((), None):
+        number = value.item()
+        if isinstance(number, (int, float)) and math.isfinite(number):
+            return number
+    raise TypeError(f"a {type(value).__name__} is not JSON")

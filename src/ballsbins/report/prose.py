@@ -1,0 +1,356 @@
+"""The privacy statement in words: what section 5.3 of "How to DP-fy ML" asks to be reported, item by item.
+
+Every sentence says what is known and no more. What a card does not state is written as a condition ("must be"), what
+is only bounded as "at least … and at most …", what is only probable with its probability of failure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ballsbins.bound import Bound
+from ballsbins.report.card import Card
+from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
+from ballsbins.report.statement import Item, Section, Statement
+from ballsbins.report.words import count, down, length_of, name_of, near, up
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+
+NEVER_COVERED = (
+    "other trainings on the same data, such as those that chose the hyperparameters: each has its own cost",
+    "vocabularies, feature statistics and the choice of the model where they were taken from the same data",
+    "training losses, gradient norms and other values computed from the training data and logged",
+    "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
+    "the finite precision of floating-point noise, and side channels such as timing",
+)
+
+
+def statement_of(card: Card) -> Statement:
+    """The statement of a card."""
+    claim = card.claim
+    others = under_others(card.mechanism, card.delta)
+    replaced = replace_one(card.mechanism, claim, card.delta)
+    sections = (
+        Section("Guarantee", _guarantee(card, claim)),
+        Section("What is protected", _protected(card, claim, replaced)),
+        Section("What was run" if card.planned else "What is run", _run(card, claim)),
+        Section("Accounting", _accounting(card, claim)),
+        Section("What is not covered", _not_covered(card)),
+        Section("Under other samplers", _under_others(card, claim, others)),
+        Section("To verify", _verify(card)),
+    )
+    return Statement(_headline(card, claim), sections, _facts(card, claim, others, replaced))
+
+
+def _at_most(bound: Bound) -> str:
+    """ε in words; where the two ends differ visibly, both are said."""
+    low, high = float(bound.lower), float(bound.upper)
+    if high - low <= 2e-3 * abs(high):
+        return f"ε is at most {up(high)}"
+    return f"ε is at least {down(low)} and at most {up(high)}"
+
+
+def _between(bound: Bound) -> str:
+    return f"between {down(float(bound.lower), 5)} and {up(float(bound.upper), 5)}"
+
+
+def _beta(bound: Bound) -> str:
+    return near(1.0 - bound.confidence, 4)
+
+
+def _headline(card: Card, claim: Bound) -> str:
+    sure = "" if claim.confidence == 1.0 else f", with confidence 1 − {_beta(claim)}"
+    seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
+    return (
+        f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {up(card.delta)}{sure}."
+        f"{seed}"
+    )
+
+
+def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
+    items = [
+        Item(
+            "Setting",
+            "Central differential privacy: a trusted party holds the data, trains, and publishes the result.",
+        ),
+        Item("Claim", f"{_sentence(_at_most(claim))} at δ = {up(card.delta)}."),
+    ]
+    if claim.directions:
+        parts = [f"{name}: {_at_most(part)}" for name, part in claim.directions.items()]
+        items.append(
+            Item(
+                "Both directions",
+                f"{'; '.join(parts)}. Remove is D(P‖Q), with P the run on the data and Q the run with the example "
+                "zeroed out; add is D(Q‖P). The claim is the larger of the two.",
+            )
+        )
+    items.append(
+        Item(
+            "Released",
+            "The guarantee holds for the whole sequence of models: every iterate may be published, not only the "
+            "last.",
+        )
+    )
+    return tuple(items)
+
+
+def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]:
+    unit = (
+        "One training example. Somebody who contributed k examples has the weaker protection of a group of k."
+    )
+    n = "n" if card.num_examples is None else f"n = {card.num_examples:,}"
+    adjacency = (
+        f"Zero-out: two data sets are neighbours if one example of the first is replaced by an empty one, whose "
+        f"gradient is 0, in the second. The number of examples {n} and the number of steps are public."
+    )
+    if isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
+        adding = (
+            "The same numbers hold for adding or removing an example if the number of steps, the normaliser and the "
+            "maximal batch size are constants that were not computed from the exact number of examples."
+        )
+    else:
+        adding = (
+            "Nothing is stated for adding or removing an example: it would shift the others between batches."
+        )
+    known = []
+    if replaced.delta_at_twice < 1.0:
+        sure = "" if claim.confidence == 1.0 else f" with confidence 1 − {_beta(claim)}"
+        known.append(f"ε at most {up(replaced.twice_epsilon)} at δ = {up(replaced.delta_at_twice, 3)}{sure}")
+    if replaced.epsilon_at_delta is not None:
+        known.append(f"ε at most {up(replaced.epsilon_at_delta)} at δ = {up(card.delta)}")
+    replacing = "Replacing an example by another is two such changes: " + (
+        ", or ".join(known) or "nothing useful can be stated at this δ"
+    )
+    return (
+        Item("Unit of privacy", unit),
+        Item("Adjacency", adjacency),
+        Item("Add or remove", adding),
+        Item("Replace one", f"{replacing}."),
+        Item(
+            "Data accesses covered", "The gradients of the training examples, in the steps stated below only."
+        ),
+    )
+
+
+def _run(card: Card, claim: Bound) -> tuple[Item, ...]:
+    clip = "not stated; ε does not depend on it" if card.clip_norm is None else f"{card.clip_norm:g}"
+    items = [
+        Item("Algorithm", "DP-SGD: clip each example's gradient, sum, add Gaussian noise, divide, step."),
+        Item("Batches", _sampling(card)),
+        Item(
+            "Noise multiplier",
+            f"σ = {card.mechanism.noise_multiplier:.10g} (standard deviation / clip norm).",
+        ),
+        Item("Clip norm", f"{clip}."),
+        Item("Steps", _steps(card)),
+        Item("Batch size", _sizes(card, claim)),
+        Item("Normaliser", _normaliser(card)),
+        Item("Randomness", _randomness(card)),
+    ]
+    return tuple(items)
+
+
+def _sampling(card: Card) -> str:
+    sampler = card.mechanism.sampler
+    match sampler:
+        case BallsAndBins() if sampler.redraw:
+            return (
+                "balls-and-bins: in every epoch each example goes to one uniformly random batch, drawn anew."
+            )
+        case BallsAndBins():
+            return (
+                "balls-and-bins with fixed bins: each example goes to one uniformly random batch, the same in every "
+                "epoch; epochs then add up as without any sampling."
+            )
+        case Poisson():
+            rate = f"1/{sampler.steps:,}"
+            return f"Poisson: each example is in each batch with probability {rate}, independently."
+        case Shuffle():
+            return "shuffle: in every epoch a new random order of the examples is cut into batches of equal size."
+        case Deterministic():
+            return "deterministic: the examples in their given order, cut into batches of equal size."
+    return f"{name_of(sampler)}."
+
+
+def _steps(card: Card) -> str:
+    run, plan = card.mechanism, card.planned
+    taken = f"{length_of(run)}, {count(run.total_steps, 'step')} in all"
+    if plan is None or plan == run:
+        return f"{taken}{', as planned' if plan is not None else ''}."
+    planned = epsilon_of(plan, card.delta)
+    full = "" if planned is None else f" (for which {_at_most(planned)} at δ = {up(card.delta)})"
+    if run.total_steps > plan.total_steps:
+        return f"{taken}; planned were {length_of(plan)}{full}. The claim is for the steps taken."
+    return (
+        f"{taken}; the run stopped early. The claim is for the steps really taken. Planned were "
+        f"{length_of(plan)}{full}; if the decision to stop depended on the model or the data, the plan's ε is the "
+        "one to report."
+    )
+
+
+def _sizes(card: Card, claim: Bound) -> str:
+    sampler = card.mechanism.sampler
+    if card.num_examples is None:
+        expected = f"the number of examples divided by {sampler.steps:,}"
+    else:
+        expected = near(card.num_examples / sampler.steps, 6)
+    if isinstance(sampler, (Shuffle, Deterministic)):
+        return f"{expected}, up to one."
+    assert isinstance(sampler, (BallsAndBins, Poisson))
+    if sampler.max_batch_size is None:
+        return f"{expected} expected; no maximal size, no batch is truncated."
+    return (
+        f"{expected} expected, {sampler.max_batch_size:,} at most: larger batches lose examples chosen at random, "
+        f"which adds {up(float(claim.penalty), 3)} to δ; it is included in the claim."
+    )
+
+
+def _normaliser(card: Card) -> str:
+    if card.normaliser is not None:
+        return f"sums of clipped gradients were divided by the public constant {card.normaliser:.10g}."
+    public = (
+        "n / steps"
+        if card.num_examples is None
+        else near(card.num_examples / card.mechanism.sampler.steps, 6)
+    )
+    return (
+        f"not recorded; sums of clipped gradients must be divided by a public constant, such as {public}, never by "
+        "the size of the batch at hand."
+    )
+
+
+def _randomness(card: Card) -> str:
+    if isinstance(card.mechanism.sampler, Deterministic):
+        batches = "the batches are not random"
+    elif card.key_commitment is None:
+        batches = "the batches must follow from a secret key; none is recorded"
+    else:
+        batches = (
+            f"the batches follow from a key (AES in counter mode) with the commitment {card.key_commitment}"
+        )
+    if not card.key_secret:
+        batches += (
+            ", which is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
+        )
+    noise = (
+        card.noise.rstrip(".")
+        if card.noise
+        else "how the noise was drawn is not recorded; it must be independent of all else"
+    )
+    return f"{batches}; {noise}. Key, batches and their sizes must stay secret."
+
+
+def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
+    low, high = float(claim.lower), float(claim.upper)
+    error = f"The truth lies between {down(low, 10)} and {up(high, 10)}, numerical error included"
+    if claim.confidence < 1.0:
+        error += f"; the bounds fail with probability at most β = {_beta(claim)} over the samples drawn"
+    holds = (
+        "The batches must be drawn as stated: the accounting is that of the sampler that draws them, not of a "
+        "stand-in."
+    )
+    return (
+        Item("Method", f"{_method(claim)} (method “{claim.method}”)."),
+        Item("Error", f"{error}."),
+        Item("Assumptions", f"{holds} The noise is taken to be exactly Gaussian."),
+        Item("Composition", "The statement is for this run alone; other uses of the data add to it."),
+    )
+
+
+def _method(claim: Bound) -> str:
+    words = claim.method
+    if words.startswith("Monte Carlo"):
+        return "privacy loss sampled from the dominating pair, with confidence bounds"
+    if words.startswith("exact"):
+        return "the privacy curve of the tightly dominating pair, evaluated as a contour integral"
+    if words.startswith("composition"):
+        return (
+            "privacy loss distributions: one curve from above (connect-the-dots) and one from below, each composed "
+            "over the run by FFT"
+        )
+    if words.startswith("closed form"):
+        return "the closed form of the Gaussian mechanism"
+    if words.startswith("renyi"):
+        return "Rényi divergences, converted"
+    return "a proved lower and a proved upper bound; the truth between them is not known"
+
+
+def _not_covered(card: Card) -> tuple[Item, ...]:
+    general = "; ".join(NEVER_COVERED)
+    items = [Item("In general", f"{_sentence(general)}.")]
+    if card.not_covered:
+        items.append(Item("Of this run", f"{_sentence('; '.join(x.rstrip('.') for x in card.not_covered))}."))
+    return tuple(items)
+
+
+def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> tuple[Item, ...]:
+    at = f"at δ = {up(card.delta)}"
+    parts = []
+    for name, bound in others.items():
+        if bound is None:
+            parts.append(f"for {name} batches the accountant has no answer")
+        elif name == "shuffle":
+            low, high = down(float(bound.lower), 5), up(float(bound.upper), 5)
+            parts.append(
+                f"had the batches been shuffled, ε to report would be at least {low} (and {high} is the most that "
+                "is proved to suffice)"
+            )
+        elif name == "Poisson":
+            parts.append(f"with Poisson batches ε would be {_between(bound)}")
+        else:
+            parts.append(
+                f"with balls-and-bins batches drawn anew in every epoch ε would be {_between(bound)}"
+            )
+    shuffle, poisson = others.get("shuffle"), others.get("Poisson")
+    meaning = ""
+    if shuffle is not None and poisson is not None and float(shuffle.lower) > float(poisson.upper):
+        meaning = (
+            " Shuffled batches with the ε of Poisson, a common practice, would claim too little. The numbers are for "
+            "what they name and cannot be exchanged."
+        )
+    if poisson is not None and float(claim.lower) > float(poisson.upper):
+        meaning += " Here Poisson would be the more private."
+    text = f"With the same noise, steps and epochs, {at}: {'; '.join(parts)}.{meaning}"
+    return (Item("Comparison", text),)
+
+
+def _verify(card: Card) -> tuple[Item, ...]:
+    versions = ", ".join(f"{name} {number}" for name, number in card.versions.items()) or "not recorded"
+    return (
+        Item("Software", f"{versions}."),
+        Item(
+            "How", "`ballsbins check card.json` recomputes the claim from the card of the run by two methods."
+        ),
+    )
+
+
+def _sentence(text: str) -> str:
+    """Begin with a capital where a word begins."""
+    return text[:1].upper() + text[1:] if text[:1].isascii() else text
+
+
+def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: Replaced) -> dict[str, Any]:
+    saved = card.to_dict()
+    for name in ("schema", "metrics", "details"):
+        saved.pop(name)
+    sampler = card.mechanism.sampler
+    expected = None if card.num_examples is None else card.num_examples / sampler.steps
+    return saved | {
+        "epsilon_at_most": saved["claim"]["upper"],
+        "error_probability": 1.0 - claim.confidence,
+        "unit_of_privacy": "one training example",
+        "adjacency": "zero-out",
+        "released": "all iterates",
+        "total_steps": card.mechanism.total_steps,
+        "expected_batch_size": expected,
+        "max_batch_size": getattr(sampler, "max_batch_size", None),
+        "truncation_penalty": float(claim.penalty),
+        "replace_one": {
+            "twice_epsilon": replaced.twice_epsilon,
+            "delta_at_twice_epsilon": replaced.delta_at_twice,
+            "epsilon_at_delta": replaced.epsilon_at_delta,
+        },
+        "never_covered": list(NEVER_COVERED),
+        "under_other_samplers": {
+            name: None if bound is None else bound.to_dict() for name, bound in others.items()
+        },
+    }

@@ -1,0 +1,81 @@
+"""Numbers and names as people read them. What is rounded is rounded against ourselves."""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+
+import numpy as np
+
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+
+def up(value: float, digits: int = 6) -> str:
+    """A number rounded up to so many significant digits: for upper bounds."""
+    return "1e-300" if 0.0 < value < 1e-300 else _rounded(value, digits, ROUND_CEILING)
+
+
+def down(value: float, digits: int = 6) -> str:
+    """A number rounded down: for lower bounds."""
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def near(value: float, digits: int = 6) -> str:
+    """A number rounded to nearest: for best values only."""
+    return _rounded(value, digits, ROUND_HALF_EVEN)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if not np.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    number = Decimal(value).normalize(Context(prec=digits, rounding=rounding))
+    if number == 0:
+        return "0"
+    if 1e-3 <= abs(float(number)) < 1e6:
+        return f"{number:f}"
+    return f"{number:e}".replace("e-0", "e-").replace("e+0", "e+")
+
+
+def name_of(sampler: Sampler) -> str:
+    """A sampler in words."""
+    match sampler:
+        case BallsAndBins():
+            return "balls-and-bins" if sampler.redraw else "balls-and-bins (fixed bins)"
+        case Poisson():
+            return "Poisson"
+        case Shuffle():
+            return "shuffle"
+        case Deterministic():
+            return "deterministic"
+    return type(sampler).__name__
+
+
+def count(number: int, singular: str) -> str:
+    """1 epoch, 2 epochs, 1,000 steps."""
+    return f"{number:,} {singular}" + ("" if number == 1 else "s")
+
+
+def length_of(mechanism: Mechanism) -> str:
+    """How long the run is: whole epochs, or how far it came in the last one."""
+    steps, last = mechanism.sampler.steps, mechanism.last_epoch_steps
+    if last is None:
+        return f"{count(mechanism.epochs, 'epoch')} of {count(steps, 'step')}"
+    if mechanism.epochs == 1:
+        return f"{last:,} of the {count(steps, 'step')} of one epoch"
+    whole = count(mechanism.epochs - 1, "whole epoch")
+    return f"{whole} of {count(steps, 'step')} and {last:,} steps of the next"
+
+
+def describe(mechanism: Mechanism, derived: str | None = None) -> str:
+    """The run in one line of public facts."""
+    sampler = mechanism.sampler
+    limit = getattr(sampler, "max_batch_size", None)
+    cut = "" if limit is None else f", batches truncated to {limit:,}"
+    why = "" if derived is None else f" ({derived})"
+    last = mechanism.last_epoch_steps
+    early = "" if last is None else f", the last stopped after {count(last, 'step')}"
+    sigma = f"{mechanism.noise_multiplier:.10g}"
+    return (
+        f"{name_of(sampler)}, σ = {sigma}, {sampler.steps:,} steps an epoch{why}, "
+        f"{count(mechanism.epochs, 'epoch')}{early}{cut}"
+    )
