@@ -1,0 +1,11 @@
+"""Training in PyTorch with Opacus on the batches of a Mechanism: `make_private`."""
+
+from ballsbins import extras
+
+extras.load("opacus", feature="Training in PyTorch", extra="torch")
+
+from ballsbins.training.opacus.accountant import BallsBinsAccountant  # noqa: E402
+from ballsbins.training.opacus.loader import BallsBinsLoader  # noqa: E402
+from ballsbins.training.opacus.private import make_private  # noqa: E402
+
+__all__ = ["BallsBinsAccountant", "BallsBinsLoader", "make_private"]

@@ -1,0 +1,103 @@
+"""A DataLoader over the batches of a Mechanism, that knows where the run is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.training.opacus.accountant import BallsBinsAccountant
+from ballsbins.training.opacus.collate import EmptyAwareCollate
+from ballsbins.training.opacus.run import Run
+
+OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+
+
+class BatchesSampler(Sampler[list[int]]):
+    """The batch sampler: gives, at every iteration, the batches from the next step to the end of its epoch.
+
+    It has no `batch_size` and no `drop_last`, and is no torch BatchSampler: frameworks that would replace or deal out
+    such a sampler refuse this one. `state_dict` is torchdata's protocol, so it also works in a StatefulDataLoader.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Draw from a run."""
+        self.run = run
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Begin at the next step; an epoch more than the mechanism has is refused."""
+        return (indices for _, indices in self.run.begin())
+
+    def __len__(self) -> int:
+        """Count the steps of the current epoch: T, or fewer in an unfinished last one."""
+        return self.run.steps_of_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this sampler is: after the last batch that it gave."""
+        return self.run.drawn_state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a saved sampler or loader was."""
+        self.run.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        """Show the mechanism, nothing that is drawn."""
+        return f"BatchesSampler({self.run.mechanism!r})"
+
+
+class BallsBinsLoader(DataLoader[Any]):
+    """A DataLoader over the batches of a Mechanism. Every iteration is the next epoch, or the rest of one begun.
+
+    Formal guarantees: the j-th batch that is trained on is the j-th batch of the mechanism, whatever is peeked at,
+    broken off, saved or resumed; `len` is the exact number of steps of the epoch, on every rank; no batch is skipped.
+    """
+
+    def __init__(
+        self, dataset: Dataset[Any], run: Run, accountant: BallsBinsAccountant, **options: Any
+    ) -> None:
+        """Take the options of a DataLoader, but those that choose batches."""
+        wrong = sorted(set(OURS) & set(options))
+        if wrong:
+            raise InvalidInputError(
+                "the set of loader options",
+                wrong,
+                f"without {', '.join(OURS)}",
+                "The mechanism draws the batches.",
+            )
+        collate = EmptyAwareCollate(options.pop("collate_fn", None), dataset[0])
+        super().__init__(dataset, batch_sampler=BatchesSampler(run), collate_fn=collate, **options)
+        self.accountant = accountant
+        self._run = run
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """Begin the next epoch, or go on with the one that was begun."""
+        first = self._run.steps_taken
+        return self._watched(super().__iter__(), first)
+
+    def _watched(self, batches: Iterator[Any], position: int) -> Iterator[Any]:
+        """Give the batches, and tell the run which one the training loop has in hand."""
+        for batch in batches:
+            self._run.gave(position)
+            position += 1
+            yield batch
+        self._run.ended()
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism as planned."""
+        return self._run.mechanism
+
+    def as_run(self) -> Mechanism | None:
+        """The mechanism as far as it was run, which answers for its privacy; None before the first step."""
+        return self._run.as_run()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to save beside model and optimizer: public facts, the position and the key's commitment."""
+        return self._run.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where the saved run was; another mechanism, data set or key is refused."""
+        self._run.load_state_dict(state)

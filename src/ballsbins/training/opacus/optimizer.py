@@ -1,0 +1,74 @@
+"""Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+
+from ballsbins.errors import RunError
+from ballsbins.training.opacus.noise import StepNoise
+from ballsbins.training.opacus.run import Run
+
+
+class _Guarded:
+    """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
+
+    run: Run
+    params: list[Any]
+    noise_multiplier: float
+    max_grad_norm: float
+    clip_norm: float  # as stated to make_private
+
+    def add_noise(self) -> None:
+        """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
+        self.run.require_batch()
+        self._require_unchanged(
+            "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
+        )
+        # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
+        self._require_unchanged("max_grad_norm", self.max_grad_norm, self.clip_norm)
+        self._require_finite()
+        scale = self.noise_multiplier * self.max_grad_norm
+        if self.run.rank == 0:  # one noise for the sum over all ranks
+            noise = StepNoise(self.run.key, self.run.identity, self.run.steps_taken)
+            for number, parameter in enumerate(self.params):
+                _check_processed_flag(parameter.summed_grad)
+                parameter.grad = noise.added_to(parameter.summed_grad, number, scale).view_as(parameter)
+                _mark_as_processed(parameter.summed_grad)
+        else:
+            for parameter in self.params:
+                _check_processed_flag(parameter.summed_grad)
+                parameter.grad = parameter.summed_grad.clone().view_as(parameter)
+                _mark_as_processed(parameter.summed_grad)
+
+    def _require_unchanged(self, name: str, value: float, planned: float) -> None:
+        if value != planned:
+            raise RunError(
+                f"optimizer.{name} is {value!r}, but {planned!r} is what the run was planned with. "
+                "Leave it as it is, and use no scheduler for it."
+            )
+
+    def _require_finite(self) -> None:
+        if all(bool(torch.isfinite(parameter.summed_grad).all()) for parameter in self.params):
+            return
+        step = self.run.steps_taken
+        epoch, within = divmod(step, self.run.mechanism.sampler.steps)
+        raise RunError(
+            f"A gradient is not finite at step {step:,} (epoch {epoch}, step {within:,} of it); the model was not "
+            "changed by it. Look for an overflow or a division by zero in the loss, or lower the learning rate."
+        )
+
+
+_classes: dict[type, type] = {}
+
+
+def guard(optimizer: Any, run: Run) -> None:
+    """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
+    kind = type(optimizer)
+    if kind not in _classes:
+        _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
+    optimizer.__class__ = _classes[kind]
+    optimizer.run, optimizer.clip_norm = run, optimizer.max_grad_norm
+    optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks
