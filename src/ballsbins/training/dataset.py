@@ -154,8 +154,9 @@ class Dataset:
             raise self._broken(
                 self.path / split, f"whole: it has {begin:,} examples and should have {size:,}"
             )
-        self._check_values(split, labels, integers, categories)
-        return Examples(labels, integers, categories)
+        read = Examples(labels, integers, categories)
+        check_examples(self.features, read, str(self.path / split))
+        return read
 
     def _check(self, split: str) -> Split:
         if split not in self.sizes:
@@ -164,33 +165,30 @@ class Dataset:
             )
         return cast(Split, split)
 
-    def _check_values(
-        self,
-        split: str,
-        labels: NDArray[np.float32],
-        integers: NDArray[np.float32],
-        categories: NDArray[np.int32],
-    ) -> None:
-        where = self.path / split
-        if not np.all((labels == 0) | (labels == 1)):
-            wrong = labels[~((labels == 0) | (labels == 1))][0]
-            raise InvalidInputError(f"a label in {where}", float(wrong), "0 or 1", _PREPARE)
-        if not np.all(np.isfinite(integers)):
-            raise self._broken(where, "without NaN or infinity among its integer features")
-        for position, (name, buckets) in enumerate(self.features.categories):
-            ids = categories[:, position]
-            if len(ids) and (ids.min() < 0 or ids.max() >= buckets):
-                worst = int(ids.min() if ids.min() < 0 else ids.max())
-                raise InvalidInputError(
-                    f"an id of the category {name!r} in {where}",
-                    worst,
-                    f"from 0 to {buckets - 1:,}",
-                    _PREPARE,
-                )
-
     @staticmethod
     def _broken(file: Path, bound: str) -> InvalidInputError:
         return InvalidInputError("the data set", str(file), bound, _PREPARE)
+
+
+def check_examples(features: Features, examples: Examples, where: str) -> None:
+    """Raise unless labels are 0 or 1, integers are finite and ids are below their numbers of buckets."""
+    labels, integers, categories = examples.labels, examples.integers, examples.categories
+    shapes = (integers.shape[1:], categories.shape[1:])
+    if shapes != ((len(features.integers),), (len(features.categories),)):
+        bound = f"{len(features.integers)} integers and {len(features.categories)} categories wide"
+        raise InvalidInputError(f"the shape of {where}", shapes, bound, _PREPARE)
+    right = (labels == 0) | (labels == 1)
+    if not np.all(right):
+        raise InvalidInputError(f"a label in {where}", float(labels[~right][0]), "0 or 1", _PREPARE)
+    if not np.all(np.isfinite(integers)):
+        bound = "without NaN or infinity among its integer features"
+        raise InvalidInputError("the data set", where, bound, _PREPARE)
+    for position, (name, buckets) in enumerate(features.categories):
+        ids = categories[:, position]
+        if len(ids) and (ids.min() < 0 or ids.max() >= buckets):
+            worst = int(ids.min() if ids.min() < 0 else ids.max())
+            bound = f"from 0 to {buckets - 1:,}"
+            raise InvalidInputError(f"an id of the category {name!r} in {where}", worst, bound, _PREPARE)
 
 
 def describe(

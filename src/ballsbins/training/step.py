@@ -65,7 +65,8 @@ def private_step(
     clipped = clipped_sum(model, state.parameters, batch, scalars.clip_norm)
     gradient = clipped.gradient
     if words is not None:
-        gradient = with_noise(gradient, words, scalars.noise)
+        # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
+        gradient = with_noise(jax.lax.optimization_barrier(gradient), words, scalars.noise)
     return _stepped(state, gradient, scalars), _watched(clipped.loss, clipped.finite, batch)
 
 
