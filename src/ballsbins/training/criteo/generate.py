@@ -67,8 +67,9 @@ def generate(
     csv = extras.load("pyarrow.csv", feature="Generating data", extra="data")
     options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     positives, judged = 0, []
-    descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
+    partial: str | None = None
     try:
+        descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
         with os.fdopen(descriptor, "wb") as raw:
             # No name and no time in the header: the same seed gives the same bytes.
             file: IO[bytes] = gzip.GzipFile("", "wb", 5, raw, 0) if target.suffix == ".gz" else raw  # type: ignore[assignment]
@@ -85,8 +86,14 @@ def generate(
                 file.close()
         os.chmod(partial, 0o644)
         os.rename(partial, target)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
+    except BaseException as error:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InvalidInputError(
+                "the output file", str(path), f"one that can be written ({error.strerror})",
+                "Free some space or choose another place; what was begun has been removed.",
+            ) from None  # fmt: skip
         raise
     return Generated(target, rows, positives, _auc(judged))
 

@@ -105,7 +105,7 @@ def _well_formed(text: bytes, fields: int, first: int, bad: BadLines) -> Block:
     if good.all():
         return Block(text, numbers, first, len(ends))
     for number, count in zip(numbers[~good].tolist(), found[~good].tolist(), strict=True):
-        bad.add(number, f"{count} fields in place of {fields}")
+        bad.add(number, f"{count} field{'s' * (count > 1)} in place of {fields}")
     keep = np.repeat(good, np.diff(ends, prepend=-1))
     return Block(raw[keep].tobytes(), numbers[good], first, len(ends))
 

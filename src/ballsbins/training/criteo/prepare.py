@@ -73,8 +73,9 @@ def prepare(
         raise InvalidInputError(
             "the output directory", str(out), "in a directory that exists", f"Create {target.parent} first."
         )
-    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    scratch: Path | None = None
     try:
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
         bad = BadLines(path, on_bad_line)
         lines, split_of = _split(path, form, header, seed, progress)
         encoder = Encoder(form, buckets, salt if categories == "hash" else None, bad)
@@ -93,7 +94,7 @@ def prepare(
                     f"the number of examples for {split}",
                     0,
                     "at least 1",
-                    f"{path} has {lines:,} lines only.",
+                    f"{path} has {lines:,} lines, of which {bad.count:,} are malformed.",
                 )
         not_covered: tuple[str, ...] = ()
         if categories == "vocabulary":
@@ -106,8 +107,14 @@ def prepare(
         _write_description(scratch, describe(features, sizes, facts, not_covered))
         os.chmod(scratch, 0o755)  # a temporary directory begins closed to others
         os.rename(scratch, target)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+    except BaseException as error:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InvalidInputError(
+                "the output directory", str(out), f"one that can be written ({error.strerror})",
+                "Free some space or choose another place; what was begun has been removed.",
+            ) from None  # fmt: skip
         raise
     return Prepared(Dataset.open(target), bad)
 
@@ -218,7 +225,7 @@ def _check_looks(path: Path, form: Format) -> bool:
             if fields.startswith(f"{len(other.columns)} fields")
         ]
         raise InvalidInputError(
-            "the input file", str(path), f"that of {form.title}, but its lines have {fields}",
+            "the input file", str(path), f"that of {form.title} (its lines have {fields})",
             " ".join(likely) or "Give the labelled file as it was downloaded, tab-separated and without a header.",
         )  # fmt: skip
     names = block.text.partition(b"\n")[0].decode("utf-8", "replace").split("\t")
