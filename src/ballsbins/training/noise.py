@@ -20,10 +20,7 @@ from ballsbins.samplers import Key
 from ballsbins.samplers.keystream import Keystream
 from ballsbins.training._jax import jax, jnp
 
-PRECISION = (
-    "Noise and sums are computed in 32-bit floating point, whereas privacy is proved for the continuous "
-    "Gaussian distribution."
-)
+SOURCE = "AES-256 in counter mode and the Box–Muller transform, in 32-bit floating point"
 
 
 def words_for(size: int) -> int:

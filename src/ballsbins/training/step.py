@@ -66,7 +66,8 @@ def private_step(
     gradient = clipped.gradient
     if words is not None:
         # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
-        gradient = with_noise(jax.lax.optimization_barrier(gradient), words, scalars.noise)
+        gradient = jax.lax.optimization_barrier(gradient)  # type: ignore[no-untyped-call]
+        gradient = with_noise(gradient, words, scalars.noise)
     return _stepped(state, gradient, scalars), _watched(clipped.loss, clipped.finite, batch)
 
 

@@ -1,0 +1,92 @@
+"""Arrays with a header of public facts in one file, written so that a crash leaves the old file or the new one.
+
+A checkpoint holds the parameters, Adam's moments and the number of steps: all of it follows from noisy gradients and
+may be seen by anybody. The key is not there, only its commitment, and no generator's state: batches and noise follow
+from the key and the step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.errors import DataError, InvalidInputError
+
+SCHEMA = 1
+_HEADER = "header"
+
+
+def save(path: Path, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> None:
+    """Write the file whole or not at all, also if the machine stops in between."""
+    text = json.dumps({"schema": SCHEMA} | dict(header), allow_nan=False)
+    named: dict[str, Any] = {f"array_{number:03d}": array for number, array in enumerate(arrays)}
+    named[_HEADER] = np.frombuffer(text.encode(), np.uint8)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise DataError(
+            f"{str(path)!r} cannot be written ({error.strerror}). Choose another place."
+        ) from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, **named)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # the new name, too, must survive
+        finally:
+            os.close(directory)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise DataError(
+            f"{str(path)!r} could not be written ({error.strerror}); what was there before is whole. "
+            "Free some space, then resume."
+        ) from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+    """Read the header and the arrays."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            header = json.loads(stored[_HEADER].tobytes())
+            arrays = [stored[f"array_{number:03d}"] for number in range(len(stored.files) - 1)]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{str(path)!r} is not a file that training wrote ({error}). Restore it, or remove it to begin anew with "
+            "a new key."
+        ) from None
+    if header.get("schema") != SCHEMA:
+        advice = "Update ballsbins if a later version wrote it."
+        raise InvalidInputError(f"the schema of {str(path)!r}", header.get("schema"), f"{SCHEMA}", advice)
+    return header, arrays
+
+
+def require_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    """Raise unless a checkpoint is of the run that is to be continued; name the first fact that differs."""
+    for name in sorted(set(saved) | set(wanted)):
+        before, now = saved.get(name), wanted.get(name)
+        if before == now:
+            continue
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            require_same(before, now, path)
+        advice = f"{str(path)!r} is of another run: continue that one as it was begun, or choose another directory."
+        raise InvalidInputError(name, now, f"{before!r}, as this run began", advice)
+
+
+def clean(directory: Path) -> None:
+    """Remove what a killed process left half written."""
+    for leftover in directory.glob(".*.npz.*"):
+        leftover.unlink(missing_ok=True)
