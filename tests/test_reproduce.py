@@ -32,7 +32,7 @@ def shell(*words, cwd, **environment):
 
 
 def test_names():
-    assert {"crossover"} <= set(NAMES)
+    assert {"crossover", "importance", "order-statistics", "privacy"} <= set(NAMES)
     assert all(shows for shows in reproduce.names().values())
     with pytest.raises(InvalidInputError, match="nowhere"):
         reproduce.load("nowhere")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -53,6 +54,11 @@ def draw(out: Path, name: str, axes: Axes) -> None:
 
     for ending in ("png", "svg"):
         save(axes, out / f"{name}.{ending}")
+
+
+def workers(scale: Scale) -> int:
+    """Processes to use: all cores where joblib is installed, but one for what takes seconds."""
+    return 1 if scale == "small" or importlib.util.find_spec("joblib") is None else os.cpu_count() or 1
 
 
 def directory() -> Path:

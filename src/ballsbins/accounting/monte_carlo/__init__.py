@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ballsbins.accounting.monte_carlo.method import MonteCarlo
+from ballsbins.accounting.monte_carlo.orders import PAPER as PAPER_ORDERS
 
-__all__ = ["MonteCarlo"]
+__all__ = ["PAPER_ORDERS", "MonteCarlo"]

@@ -135,16 +135,16 @@ def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
         raise InvalidInputError(
             "epsilon", epsilon, f"at least {points[0]}", "These samples were counted for larger ones."
         )
-    # −∞ and +∞ stand at the ends: for low counts before the lattice, for high counts after it
-    rise, fall = _shape(points - epsilon, tilt)
-    end_rise, end_fall = 1.0, 1.0 if tilt > 0.0 else 0.0
-    rise_low, fall_low = np.append(0.0, rise), np.append(0.0, fall)
-    rise_high, fall_high = np.append(rise, end_rise), np.append(fall, end_fall)
+    # only points with counts; −∞ and +∞ stand at the ends: for low counts before the lattice, for high after it
+    low_at, high_at = np.flatnonzero(tally.low), np.flatnonzero(tally.high)
+    low_count, high_count = tally.low[low_at], tally.high[high_at]
+    rise_low, fall_low = _shape(np.append(-np.inf, points)[low_at] - epsilon, tilt)
+    rise_high, fall_high = _shape(np.append(points, np.inf)[high_at] - epsilon, tilt)
     m = float(tally.count)
 
     def averages(r: tuple[Array, Array], d: tuple[Array, Array]) -> tuple[float, float]:
-        high = float(tally.high @ r[1] - tally.low @ d[0]) / m
-        low = float(tally.low @ r[0] - tally.high @ d[1]) / m
+        high = float(high_count @ r[1] - low_count @ d[0]) / m
+        low = float(low_count @ r[0] - high_count @ d[1]) / m
         return max(low, 0.0), max(high, low, 0.0)
 
     low, high = averages((rise_low, rise_high), (fall_low, fall_high))

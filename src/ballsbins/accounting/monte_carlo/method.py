@@ -163,10 +163,8 @@ class MonteCarloCurve:
         for sampler, rows in groups.items():
             here = epsilon[rows]
             lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
-            outcome = self._outcome(direction, sampler, lattice)
-            for i in rows:
-                found = outcome.log_delta(float(epsilon[i]), beta, self.settings.bound)
-                lower[i], value[i], upper[i] = found.lower[0], found.value[0], found.upper[0]
+            found = self._outcome(direction, sampler, lattice).log_delta(here, beta, self.settings.bound)
+            lower[rows], value[rows], upper[rows] = found.lower, found.value, found.upper
         upper = np.minimum(upper, sure)
         lower = np.minimum(np.maximum(lower, _trivial(epsilon)), upper)
         return Interval(lower, np.clip(value, lower, upper), upper)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ballsbins import extras, validate
-from ballsbins.accounting.curve import Interval
+from ballsbins.accounting.curve import Array, Interval
 from ballsbins.accounting.monte_carlo import confidence
 from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, moments
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
@@ -51,25 +51,27 @@ class Outcome:
         """Mean and variance of the contributions, in units of the range."""
         return moments(self.tally, self.sampler.tilt, epsilon)
 
-    def log_delta(self, epsilon: float, beta: float, bound: str = "kl") -> Interval:
-        """Bounds on log δ(ε), each side failing with probability at most β."""
+    def log_delta(self, epsilon: float | Array, beta: float, bound: str = "kl") -> Interval:
+        """Bounds on log δ at each ε, each side of each failing with probability at most β."""
+        points = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
         if self.as_planned:
             tally, share = self.tally, PLANNED_SHARE * beta
         elif self.look >= 0:
             tally, share = self.looked, confidence.spend((1.0 - PLANNED_SHARE) * beta, self.look)
         else:
-            nothing = np.array([-np.inf])
-            return Interval(nothing, np.zeros(1), np.zeros(1))
-        found = moments(tally, self.sampler.tilt, epsilon)
-        low, high = np.array([found.mean_low]), np.array([found.mean_high])
+            return Interval(np.full(points.shape, -np.inf), np.zeros(points.shape), np.zeros(points.shape))
+        found = [moments(tally, self.sampler.tilt, float(point)) for point in points]
+        low, high = np.array([f.mean_low for f in found]), np.array([f.mean_high for f in found])
         m = float(tally.count)
         if bound == "kl":
             lower = confidence.log_kl_lower(low, m, share)
             upper = confidence.log_kl_upper(high, m, share)
         else:
-            lower = confidence.log_bernstein_lower(low, np.array([found.variance_low]), m, share)
-            upper = confidence.log_bernstein_upper(high, np.array([found.variance_high]), m, share)
-        scale = log_range(self.sampler.log_weight, self.sampler.tilt, epsilon)
+            spread = np.array([(f.variance_low, f.variance_high) for f in found]).T
+            lower = confidence.log_bernstein_lower(low, spread[0], m, share)
+            upper = confidence.log_bernstein_upper(high, spread[1], m, share)
+        tilt, kappa = self.sampler.tilt, self.sampler.log_weight
+        scale = np.array([log_range(kappa, tilt, float(point)) for point in points])
         error = self.sampler.log_weight_error
         lower, upper = lower + scale - error, np.minimum(upper + scale + error, 0.0)
         with np.errstate(divide="ignore"):
