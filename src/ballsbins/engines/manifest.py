@@ -15,7 +15,7 @@ are named by the bytes of a column ascend by those bytes (unsigned, shorter firs
 every batch has exactly B rows: the real ones first, then rows of weight 0 whose other columns mean nothing; the last
 column is then `weight`, a 32-bit float that is 1 or 0.
 
-The identity of a row is its position (inputs in the order given, the files of a directory in order of their path, then
+The identity of a row is its position (inputs in the order given, files of a directory in order of their path, then
 rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers as decimal digits.
 
 Where all epochs have the same batches (fixed bins, deterministic batches) only epoch 0 is stored: `stored_epoch`.

@@ -1,0 +1,288 @@
+"""The table to batch: Parquet, CSV or TSV files, local or at any address that pyarrow.fs knows, read in pieces."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ballsbins.errors import DataError, InvalidInputError
+from ballsbins.extras import load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
+_PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
+_FINGERPRINT_BYTES = 1 << 16  # of the beginning and the end of a file, where Parquet has its footer
+_CSV_BLOCK = 1 << 22
+_SAMPLE_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How text files are read: whether the first line has the names, and types that are not to be guessed."""
+
+    header: bool = True
+    types: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: where, and how large."""
+
+    filesystem: Any
+    path: str
+    shown: str
+    size: int
+    kind: str
+
+
+class Inputs:
+    """Files of one kind and one schema, as one table whose rows are numbered by file, then by row."""
+
+    def __init__(self, files: Sequence[File], csv: CsvOptions, columns: Sequence[str] | None) -> None:
+        """Use `open_inputs`."""
+        self.files, self._csv = tuple(files), csv
+        types = {name: _type_of(name, kind) for name, kind in csv.types.items()}
+        self.schema: pa.Schema = self._schema_of(self.files[0], types)
+        repeated = {name for name in self.schema.names if self.schema.names.count(name) > 1}
+        if repeated:
+            raise DataError(
+                f"The column {min(repeated)!r} is twice in {self.files[0].shown!r}. Give every column "
+                "its own name."
+            )
+        # the types of text are guessed from the first file, and hold for all
+        types = {entry.name: entry.type for entry in self.schema}
+        for file in self.files[1:]:
+            _require_same(self.schema, self._schema_of(file, types), self.files[0], file)
+        if columns is not None:
+            self.schema = _selected(self.schema, columns, self.files[0])
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether the files are Parquet, whose rows are counted without reading them."""
+        return self.files[0].kind == "parquet"
+
+    def only(self, columns: Sequence[str]) -> Inputs:
+        """The same rows with these columns only."""
+        return Inputs(self.files, self._csv, columns)
+
+    def count(self) -> int:
+        """The number of rows: from the footers of Parquet files; text files are read once for it."""
+        if self.is_parquet:
+            parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
+            total = 0
+            for file in self.files:
+                with naming(file), file.filesystem.open_input_file(file.path) as source:
+                    total += parquet.read_metadata(source).num_rows
+            return total
+        narrow = self.only(self.schema.names[:1])
+        return sum(batch.num_rows for _, batch in narrow.read(1 << 20))
+
+    def fingerprint(self) -> str:
+        """A digest that tells two inputs apart: names, sizes, and the beginning and end of every file, in order."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            digest.update(f"{Path(file.path).name}\0{file.size}\0".encode())
+            with naming(file), file.filesystem.open_input_file(file.path) as source:
+                digest.update(source.read(min(file.size, _FINGERPRINT_BYTES)))
+                source.seek(max(file.size - _FINGERPRINT_BYTES, 0))
+                digest.update(source.read(_FINGERPRINT_BYTES))
+        return f"sha256:{digest.hexdigest()}"
+
+    def sample(self) -> pa.Table:
+        """The first rows of the first file, to judge how large rows are."""
+        arrow = load("pyarrow", feature="Reading tables", extra="data")
+        for _, batch in self.read(_SAMPLE_ROWS):
+            if batch.num_rows:
+                return arrow.Table.from_batches([batch]).slice(0, _SAMPLE_ROWS)
+        return self.schema.empty_table()
+
+    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give (bytes of the files read so far, about; some of the next rows), at most `rows` of them at a time."""
+        before = 0
+        for file in self.files:
+            with naming(file):
+                yield from self._read_file(file, rows, before)
+            before += file.size
+
+    def _read_file(self, file: File, rows: int, before: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        names = self.schema.names
+        if file.kind == "parquet":
+            parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
+            with file.filesystem.open_input_file(file.path) as source:
+                opened = parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
+                done, total = 0, max(opened.metadata.num_rows, 1)
+                for batch in opened.iter_batches(rows, columns=names, use_threads=False):
+                    done += batch.num_rows
+                    yield before + file.size * done // total, batch.select(names)
+        else:
+            with file.filesystem.open_input_stream(file.path) as source:
+                types = {entry.name: entry.type for entry in self.schema}
+                done = 0
+                for batch in self._open_csv(file, source, types, names):
+                    done += batch.nbytes
+                    for begin in range(0, batch.num_rows, rows):
+                        yield before + min(done, file.size), batch.slice(begin, rows)
+
+    def _open_csv(
+        self, file: File, source: Any, types: Mapping[str, Any], names: Sequence[str] | None
+    ) -> Any:
+        csv = load("pyarrow.csv", feature="Reading CSV", extra="data")
+        return csv.open_csv(
+            source,
+            read_options=csv.ReadOptions(
+                block_size=_CSV_BLOCK, autogenerate_column_names=not self._csv.header, use_threads=False
+            ),
+            parse_options=csv.ParseOptions(delimiter="\t" if file.kind == "tsv" else ","),
+            convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=names),
+        )
+
+    def _schema_of(self, file: File, types: Mapping[str, Any]) -> pa.Schema:
+        with naming(file):
+            if file.kind == "parquet":
+                parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
+                with file.filesystem.open_input_file(file.path) as source:
+                    return parquet.read_schema(source).remove_metadata()
+            with file.filesystem.open_input_stream(file.path) as source:
+                found = self._open_csv(file, source, types, None).schema
+            for name in types.keys() - set(found.names):
+                raise _missing_column(name, file, found.names)
+            return found
+
+
+def open_inputs(
+    addresses: Sequence[str | Path], *, csv: CsvOptions | None = None, columns: Sequence[str] | None = None
+) -> Inputs:
+    """Open files and directories of files, in the order given; a directory's files are taken in order of path."""
+    if not addresses:
+        raise InvalidInputError(
+            "the inputs", [], "at least one file or directory", "Name the table to batch."
+        )
+    files = [file for address in addresses for file in _files_at(str(address))]
+    for file in files:
+        if file.kind != files[0].kind:
+            raise DataError(
+                f"{file.shown!r} is {file.kind}, but {files[0].shown!r} is {files[0].kind}: all files "
+                "of a table must be "
+                "of one kind. Convert them, or name those of one kind."
+            )
+    return Inputs(files, csv or CsvOptions(), columns)
+
+
+def _type_of(column: str, name: str) -> Any:
+    arrow = load("pyarrow", feature="Reading tables", extra="data")
+    try:
+        return arrow.type_for_alias(name)
+    except ValueError:
+        raise InvalidInputError(
+            f"the type of {column}", name, "a type of Arrow", "For example int64, float32, string or bool."
+        ) from None
+
+
+def _files_at(address: str) -> list[File]:
+    fs = load("pyarrow.fs", feature="Reading tables", extra="data")
+    arrow = load("pyarrow", feature="Reading tables", extra="data")
+    scheme = f"{address.split('://', maxsplit=1)[0]}://" if "://" in address else ""
+    try:
+        if scheme:
+            filesystem, path = fs.FileSystem.from_uri(address)
+        else:
+            filesystem, path = fs.LocalFileSystem(), str(Path(address).absolute())
+        info = filesystem.get_file_info(path)
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(f"{address!r} cannot be read ({error}). Check the address and your rights.") from None
+
+    def shown(path: str) -> str:
+        return address if path == info.path else f"{address.rstrip('/')}/{path[len(info.path) :].lstrip('/')}"
+
+    if info.type == fs.FileType.File:
+        kind = _kind_of(path)
+        if kind is None:
+            raise DataError(
+                f"{address!r} is of no kind that can be read: its name must end in .parquet, .pq, "
+                ".csv or .tsv (text also "
+                "with .gz, .bz2, .zst or .lz4 behind). Rename or convert it."
+            )
+        return [File(filesystem, path, address, info.size, kind)]
+    if info.type == fs.FileType.NotFound:
+        raise DataError(f"{address!r} does not exist. Name a file or a directory of files.")
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    files = [
+        File(filesystem, entry.path, shown(entry.path), entry.size, kind)
+        for entry in sorted(found, key=lambda entry: entry.path)
+        if entry.type == fs.FileType.File and not _hidden(entry.path[len(info.path) :])
+        if (kind := _kind_of(entry.path)) is not None
+    ]
+    if not files:
+        raise DataError(f"{address!r} has no Parquet, CSV or TSV files. Name a directory that has some.")
+    return files
+
+
+def _hidden(path: str) -> bool:
+    """Whether other tools left this file for themselves, as _SUCCESS and .part-0.crc are."""
+    return any(part.startswith((".", "_")) for part in path.split("/") if part)
+
+
+def _kind_of(path: str) -> str | None:
+    name = Path(path).name.lower()
+    for ending in _PACKED:
+        if name.endswith(ending):
+            kind = _KINDS.get(Path(name.removesuffix(ending)).suffix)
+            return None if kind == "parquet" else kind
+    return _KINDS.get(Path(name).suffix)
+
+
+def _require_same(first: pa.Schema, other: pa.Schema, first_file: File, file: File) -> None:
+    for name in first.names:
+        if name not in other.names:
+            raise _missing_column(name, file, other.names)
+        if first.field(name).type != other.field(name).type:
+            raise DataError(
+                f"The column {name!r} is of type {other.field(name).type} in {file.shown!r}, but of type "
+                f"{first.field(name).type} in {first_file.shown!r}. All files of a table must have "
+                "one schema: convert it."
+            )
+    for name in other.names:
+        if name not in first.names:
+            raise _missing_column(name, first_file, first.names, file)
+
+
+def _missing_column(name: str, file: File, known: Sequence[str], has_it: File | None = None) -> DataError:
+    other = "" if has_it is None else f", which {has_it.shown!r} has"
+    return DataError(
+        f"The column {name!r}{other} is missing in {file.shown!r} (columns: {', '.join(known)}). All "
+        "files of a table "
+        "must have one schema, and every column you name."
+    )
+
+
+def _selected(schema: pa.Schema, columns: Sequence[str], file: File) -> pa.Schema:
+    arrow = load("pyarrow", feature="Reading tables", extra="data")
+    for name in columns:
+        if name not in schema.names:
+            raise _missing_column(name, file, schema.names)
+    return arrow.schema([schema.field(name) for name in columns])
+
+
+@contextmanager
+def naming(file: File) -> Iterator[None]:
+    """Turn what goes wrong with a file into an error that names it."""
+    arrow = load("pyarrow", feature="Reading tables", extra="data")
+    try:
+        yield
+    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{file.shown!r} cannot be read: {error}. Check that it is whole and that you may read "
+            "it; for text, that "
+            "its columns have the types they seem to have (see --type)."
+        ) from None

@@ -1,0 +1,171 @@
+"""An epoch appears whole or not at all: it is made beside, then renamed; kill −9 at any time is harmless.
+
+DIR/.building-epoch-000003/    locked by the process that works in it; what a killed one left is thrown away
+DIR/epoch-000003/              appears by one rename, with everything in it
+DIR/.removing-…/               what was an epoch until a rename made it vanish
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ballsbins.engines.manifest import DIRECTORY_MODE, MANIFEST_NAME, epoch_name, epoch_number
+from ballsbins.engines.reader import complete_epochs, require_private
+from ballsbins.errors import DataError
+from ballsbins.extras import load
+
+_BUILDING, _REMOVING = ".building-", ".removing-"
+_NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+def prepare_directory(directory: Path) -> None:
+    """Make a directory for batch files, or take one that is empty or has some; never one with other things."""
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        names = os.listdir(directory)
+        if not names:
+            directory.chmod(DIRECTORY_MODE)
+    except OSError as error:
+        raise DataError(
+            f"{str(directory)!r} cannot be used for batch files ({error.strerror}). Name a directory "
+            "you may write to."
+        ) from None
+    strange = [name for name in names if epoch_number(name) is None and not _is_ours(name)]
+    if strange:
+        raise DataError(
+            f"{str(directory)!r} holds {min(strange)!r}, which is not of batch files. Name an empty "
+            "directory, or a new one."
+        )
+    require_private(directory)
+    for name in names:
+        if name.startswith(_REMOVING):
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith((_BUILDING, _REMOVING))
+
+
+@contextmanager
+def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
+    """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well."""
+    work = directory / f"{_BUILDING}{epoch_name(epoch)}"
+    with _locked(work, epoch):
+        _clear(work)
+        made, scratch = work / "epoch", work / "scratch"
+        with writing(directory):
+            made.mkdir(mode=DIRECTORY_MODE)
+            scratch.mkdir(mode=DIRECTORY_MODE)
+        try:
+            with writing(directory):
+                yield made, scratch
+                _publish(made, directory / epoch_name(epoch))
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def remove_epoch(directory: Path, epoch: int) -> None:
+    """Remove an epoch, so that a reader sees it whole or not at all."""
+    if epoch not in complete_epochs(directory):
+        there = ", ".join(map(str, complete_epochs(directory))) or "none"
+        raise DataError(
+            f"Epoch {epoch} is not in {str(directory)!r} (complete epochs: {there}), so it cannot be removed."
+        )
+    _remove(directory / epoch_name(epoch))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a new file, to the disk itself."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file or a directory, also when the power fails."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Turn what goes wrong while writing into an error that names where."""
+    arrow = load("pyarrow", feature="Writing batch files", extra="data")
+    try:
+        yield
+    except (OSError, arrow.ArrowException) as error:
+        advice = "Check that it is there and that you may write to it"
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            advice = "Make room (--dry-run says how much is needed) or name another disk"
+        raise DataError(
+            f"Writing below {str(directory)!r} failed: {error}. Nothing unfinished was left behind. "
+            f"{advice}, then run "
+            "the same command again."
+        ) from None
+
+
+def _publish(made: Path, target: Path) -> None:
+    sync(made)
+    if target.exists() and not (target / MANIFEST_NAME).exists():
+        _remove(target)  # never was an epoch: it has no manifest
+    made.rename(target)
+    sync(target.parent)
+
+
+def _remove(target: Path) -> None:
+    gone = target.with_name(f"{_REMOVING}{target.name}-{os.getpid()}")
+    target.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+@contextmanager
+def _locked(work: Path, epoch: int) -> Iterator[None]:
+    """Hold a directory for this process alone; the lock goes with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system: nobody is kept out
+        work.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        yield
+        return
+    while True:
+        with suppress(FileExistsError):
+            work.mkdir(mode=DIRECTORY_MODE)
+        try:
+            descriptor = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another process has just finished
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_same(descriptor, work):
+                break
+        except BlockingIOError:
+            os.close(descriptor)
+            raise DataError(
+                f"Another process is building epoch {epoch} in {str(work.parent)!r}. Wait for it, or "
+                "build another epoch."
+            ) from None
+        os.close(descriptor)  # it is the lock of a directory that is gone
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_same(descriptor: int, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def _clear(work: Path) -> None:
+    for entry in work.iterdir():
+        shutil.rmtree(entry, ignore_errors=True)
