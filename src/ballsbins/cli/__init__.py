@@ -7,7 +7,7 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import compare, data, demo, keys, monte_carlo, privacy, reproduce
+from ballsbins.cli import compare, data, demo, keys, monte_carlo, privacy, reproduce, train
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ keys.register(app)
 demo.register(app)
 monte_carlo.register(app)
 data.register(app)
+train.register(app)
 reproduce.register(app)
 
 

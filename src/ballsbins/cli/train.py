@@ -1,0 +1,341 @@
+"""`ballsbins train`: from prepared data and a target to a model, its card and its privacy statement."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from ballsbins.cli import options, render
+from ballsbins.cli.options import SamplerName
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import Key, Sampler
+
+if TYPE_CHECKING:
+    from ballsbins.engines import BatchFiles
+    from ballsbins.training.dataset import Dataset
+    from ballsbins.training.plan import MaxBatchSize, Plan
+    from ballsbins.training.trainer import Progress, Result
+
+_TARGET, _RUN, _MODEL, _FILES = "The privacy", "What is run", "The model", "Files"
+_SMOOTHING = 0.95  # of the loss that is shown
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(train)
+
+
+def train(
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", help="A prepared data set: see ballsbins data --help.", rich_help_panel=_FILES
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            help="Where the model, the card and checkpoints go; the same command continues a stopped run.",
+            rich_help_panel=_FILES,
+        ),
+    ],
+    delta: Annotated[
+        float,
+        typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=_TARGET),
+    ],
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--epsilon", "-e", help="ε to stay within; finds the least noise.", rich_help_panel=_TARGET
+        ),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            "--noise-multiplier",
+            "-s",
+            help="σ in place of --epsilon; 0 trains without privacy.",
+            rich_help_panel=_TARGET,
+        ),
+    ] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET),
+    ] = None,
+    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
+    fixed_bins: options.FixedBinsOption = False,
+    epochs: options.EpochsOption = 1,
+    steps: options.StepsOption = None,
+    batch_size: options.BatchSizeOption = None,
+    max_batch_size: Annotated[
+        str,
+        typer.Option(
+            "--max-batch-size",
+            "-B",
+            help="Truncate larger batches: auto, a number, paper-pctr or paper-search.",
+            rich_help_panel=_RUN,
+        ),
+    ] = "auto",
+    learning_rate: Annotated[
+        float,
+        typer.Option("--learning-rate", help="Of Adam, falling along a cosine.", rich_help_panel=_MODEL),
+    ] = 1e-3,
+    embedding_dim: Annotated[
+        int,
+        typer.Option("--embedding-dim", help="Width of every embedding.", rich_help_panel=_MODEL),
+    ] = 48,
+    hidden: Annotated[
+        str,
+        typer.Option("--hidden", help="Widths of the hidden layers.", rich_help_panel=_MODEL),
+    ] = "598,598,598",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file",
+            help="The secret key (ballsbins key FILE makes one), in place of BALLSBINS_KEY_FILE.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    batches: Annotated[
+        Path | None,
+        typer.Option(
+            "--batches",
+            help="Read batches that ballsbins build wrote; they decide the sampler.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float,
+        typer.Option("--checkpoint-seconds", help="How often to save.", rich_help_panel=_FILES),
+    ] = 60.0,
+    stop_after: Annotated[
+        int | None,
+        typer.Option("--stop-after", help="Stop early after so many steps.", rich_help_panel=_RUN),
+    ] = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Train the paper's network on prepared data within a target (ε, δ), and state what was run."""
+    from ballsbins.training.dataset import Dataset
+    from ballsbins.training.plan import Plan
+    from ballsbins.training.trainer import train as run
+
+    key = Key.from_environment() if key_file is None else Key.from_file(key_file)
+    dataset = Dataset.open(data)
+    examples = dataset.num_examples("train")
+    files = None if batches is None else _open(batches)
+    limit = _limit(max_batch_size)
+    if files is None:
+        count, derived = options.steps_from(steps, None if steps is not None else examples, batch_size)
+        drawn = options.sampler_from(
+            sampler, count, fixed_bins=fixed_bins, max_batch_size=None, examples=None
+        )
+    else:
+        drawn, derived = _of_files(files, steps, batch_size, examples), None
+    noise, chosen = _noise(
+        drawn, epsilon, noise_multiplier, delta, epochs, examples, batch_size, limit, fixed=files is not None
+    )
+    plan = Plan(
+        chosen,
+        epochs,
+        noise,
+        clip_norm,
+        learning_rate,
+        embedding_dim=embedding_dim,
+        hidden=_widths(hidden),
+    )
+    out_console = Console(stderr=True, highlight=False) if json else render.console()
+    introduce(out_console, dataset, plan, delta, derived)
+    with stopping() as stopped, bar(out_console) as show:
+        result = run(
+            dataset,
+            plan,
+            key=key,
+            directory=out,
+            delta=delta,
+            batches=files,
+            stop_after=stop_after,
+            should_stop=stopped,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=show,
+        )
+    if json:
+        card = None if result.card is None else result.card.to_dict()
+        return render.print_json({"steps": result.steps, "metrics": dict(result.metrics), "card": card})
+    return conclude(out_console, result, out)
+
+
+def introduce(out: Console, dataset: Dataset, plan: Plan, delta: float, derived: str | None) -> None:
+    """Say what is going to be run, before it costs anything."""
+    from ballsbins.training.model import Model
+
+    model = Model.for_features(dataset.features, embedding_dim=plan.embedding_dim, hidden=plan.hidden)
+    out.print(
+        f"{dataset.num_examples('train'):,} examples, {len(dataset.features.integers)} integers and "
+        f"{len(dataset.features.categories)} categories; {model.num_parameters:,} parameters"
+    )
+    if plan.mechanism is None:
+        out.print("[bold]No noise, so no privacy.[/bold]")
+        return
+    bound = plan.mechanism.epsilon(delta)
+    out.print(render.describe(plan.mechanism, derived))
+    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] at δ = {delta:g} when it is done")
+
+
+def conclude(out: Console, result: Result, directory: Path) -> None:
+    """Say how good the model is, what was run, and where everything is."""
+    total = result.plan.total_steps
+    if result.steps < total:
+        out.print(
+            f"Stopped after {result.steps:,} of {total:,} steps. The same command continues; what follows is for the "
+            "steps taken so far."
+        )
+    for name, title in (("test", "test"), ("validation", "validation")):
+        if f"{name}_auc" in result.metrics:
+            out.print(f"AUC on the {title} split: [bold]{result.metrics[f'{name}_auc']:.4f}[/bold]")
+    if result.card is not None:
+        claim = result.card.claim
+        out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {result.card.delta:g}")
+        out.print(render.how(claim), style="dim")
+    files = "model.npz" + (", card.json and statement.md" if result.card is not None else "")
+    out.print(f"Wrote {escape(str(directory))}: {files}", style="dim")
+
+
+@contextmanager
+def bar(out: Console) -> Iterator[Callable[[Progress], None] | None]:
+    """A progress bar, or nothing where nobody looks. Its loss is not private and says so."""
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    if not out.is_terminal:
+        yield None
+        return
+    columns: list[Any] = [
+        TextColumn("training"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+        TextColumn("{task.fields[rate]} examples/s"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]loss {task.fields[loss]} (not private)[/dim]"),
+    ]
+    with Bars(*columns, console=out, transient=True) as bars:
+        task = bars.add_task("training", total=None, rate="…", loss="…")
+        begin: tuple[float, int] | None = None
+        smooth: float | None = None
+
+        def show(at: Progress) -> None:
+            nonlocal begin, smooth
+            now = time.monotonic()
+            if begin is None:
+                begin = (now, at.steps)  # the first step compiles: rates count from here
+            rate = "…"
+            if at.steps > begin[1]:  # by the expected size of batches: the realised ones are secret
+                rate = f"{(at.steps - begin[1]) * at.expected_batch_size / (now - begin[0]):,.0f}"
+            if at.loss == at.loss:  # an empty batch has none
+                smooth = at.loss if smooth is None else _SMOOTHING * smooth + (1 - _SMOOTHING) * at.loss
+            shown = "…" if smooth is None else f"{smooth:.4f}"
+            bars.update(task, total=at.total_steps, completed=at.steps, rate=rate, loss=shown)
+
+        yield show
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C, or SIGTERM, into a wish to stop after the step at hand; a second one ends at once."""
+    asked = False
+
+    def ask(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _noise(
+    drawn: Sampler,
+    epsilon: float | None,
+    sigma: float | None,
+    delta: float,
+    epochs: int,
+    examples: int,
+    batch_size: int | None,
+    limit: MaxBatchSize,
+    *,
+    fixed: bool,
+) -> tuple[float, Sampler]:
+    """σ as stated or calibrated, and the sampler with its largest batch; `fixed` leaves the sampler as it is."""
+    from ballsbins.calibration import calibrate
+    from ballsbins.training.plan import limited
+
+    if (epsilon is None) == (sigma is None):
+        advice = "Give --epsilon to have the noise found, or --noise-multiplier; 0 trains without privacy."
+        both = "left out if --noise-multiplier is given" if sigma is not None else "given"
+        raise InvalidInputError("--epsilon", epsilon, both, advice)
+    target = epsilon
+    if target is None and sigma:
+        target = float(Mechanism(drawn, sigma, epochs).epsilon(delta).upper)
+    if not fixed:
+        drawn = limited(
+            drawn, examples, limit, epochs=epochs, epsilon=target, delta=delta, batch_size=batch_size
+        )
+    if sigma is None:
+        assert epsilon is not None
+        return calibrate(drawn, epsilon=epsilon, delta=delta, epochs=epochs).noise_multiplier, drawn
+    return sigma, drawn
+
+
+def _open(directory: Path) -> BatchFiles:
+    from ballsbins.engines import BatchFiles
+
+    return BatchFiles.open(directory)
+
+
+def _of_files(files: BatchFiles, steps: int | None, batch_size: int | None, examples: int) -> Sampler:
+    """The sampler that wrote the batches; options that say otherwise are errors."""
+    drawn = files.manifest.sampler
+    wanted = steps if steps is not None else None if batch_size is None else -(-examples // batch_size)
+    if wanted is not None and wanted != drawn.steps:
+        advice = "The batch files decide: leave out --steps and --batch-size, or build the batches again."
+        raise InvalidInputError(
+            "the number of steps", wanted, f"{drawn.steps}, as in the batch files", advice
+        )
+    return drawn
+
+
+def _limit(text: str) -> MaxBatchSize:
+    from ballsbins.training.plan import PAPER_MAX_BATCH_SIZES
+
+    if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
+        return text  # type: ignore[return-value]
+    try:
+        return int(text)
+    except ValueError:
+        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
+        raise InvalidInputError(
+            "--max-batch-size", text, bound, "auto costs next to nothing in privacy."
+        ) from None
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        advice = "Give widths with commas between them, such as 598,598,598."
+        raise InvalidInputError("--hidden", text, "a list of integers", advice) from None
