@@ -52,7 +52,7 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
     if sql.SparkSession.getActiveSession() is not None:
         advice = "Stop it, or use it: build(…, session=it)."
         raise InvalidInputError("master", master, "left out while another Spark session is active", advice)
-    if master.startswith("local"):
+    if _is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever `python3` is
     builder = sql.SparkSession.builder.master(master)
     for name, value in {**_OURS, **(settings or {})}.items():
@@ -68,6 +68,10 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
         yield spark
     finally:
         spark.stop()
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def require_java() -> None:
@@ -105,7 +109,7 @@ def shipped(spark: SparkSession) -> Iterator[None]:
     So the code that assigns rows is the same everywhere, whatever version a machine of the cluster has installed.
     """
     context = spark.sparkContext
-    if context.master.startswith("local"):
+    if _is_local(context.master or LOCAL):
         yield
         return
     source = Path(ballsbins.__file__).parent
@@ -120,7 +124,7 @@ def shipped(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
-    """Hand `secret` to the executors as a broadcast variable: a block, of which plans and logs have the number only."""
+    """Hand `secret` to the executors as a broadcast variable: plans and logs have only its number."""
     variable = spark.sparkContext.broadcast(secret)
     try:
         yield variable

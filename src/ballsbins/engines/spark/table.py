@@ -1,0 +1,134 @@
+"""The input as a DataFrame: Spark reads the files itself, and every row gets its identity."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sql
+
+from ballsbins.engines.identity import IdentityColumn
+from ballsbins.engines.inputs import File, Inputs, naming
+from ballsbins.errors import DataError, InvalidInputError
+from ballsbins.extras import load
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+IDENTITY = "__ballsbins_identity"
+_FILE, _ROW, _FIRST = "__ballsbins_file", "__ballsbins_row", "__ballsbins_first"
+_SCHEMES = {"s3": "s3a"}  # where pyarrow.fs and Hadoop call one thing by two names
+
+
+def row_counts(inputs: Inputs) -> list[int]:
+    """The number of rows of every Parquet file, from its footer."""
+    parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
+    counts = []
+    for file in inputs.files:
+        with naming(file), file.filesystem.open_input_file(file.path) as source:
+            counts.append(parquet.read_metadata(source).num_rows)
+    return counts
+
+
+def identified(
+    spark: SparkSession, inputs: Inputs, counts: list[int] | None, identity: IdentityColumn | None
+) -> DataFrame:
+    """The columns of the input and IDENTITY: the position of a row as an integer, or the bytes of a column."""
+    frame = _read(spark, inputs)
+    columns = [sql.col(quoted(name)) for name in inputs.schema.names]
+    if identity is not None:
+        return frame.select(*columns, _as_bytes(identity, inputs.schema).alias(IDENTITY))
+    if counts is None:
+        raise InvalidInputError(
+            "the identity column",
+            None,
+            "given where Spark reads text",
+            "Spark cannot number the rows of text files: name a unique column, convert them to Parquet, or use the "
+            "embedded engine.",
+        )
+    files = spark.createDataFrame(_first_rows(frame, inputs, counts), f"{_FILE} string, {_FIRST} bigint")
+    source = [
+        sql.col("_metadata.file_path").alias(_FILE),
+        sql.col("_metadata.row_index").alias(_ROW),
+    ]
+    placed = frame.select(*columns, *source).join(sql.broadcast(files), _FILE)
+    return placed.select(*columns, (sql.col(_FIRST) + sql.col(_ROW)).alias(IDENTITY))
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's expressions take it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _read(spark: SparkSession, inputs: Inputs) -> DataFrame:
+    addresses = [_glob_escaped(_address(file)) for file in inputs.files]
+    try:
+        if inputs.is_parquet:
+            return spark.read.parquet(*addresses)
+        whole = Inputs(inputs.files, inputs._csv, None).schema
+        options: dict[str, Any] = {
+            "sep": "\t" if inputs.files[0].kind == "tsv" else ",",
+            "header": inputs._csv.header,
+            "enforceSchema": False,  # or columns that stand in another order would be taken for one another
+            "escape": '"',
+            "mode": "FAILFAST",
+        }
+        schema = spark.createDataFrame(whole.empty_table()).schema
+        return spark.read.options(**options).schema(schema).csv(addresses)
+    except AnalysisException as error:
+        shown = inputs.files[0].shown
+        raise DataError(
+            f"Spark cannot read {shown!r}: {str(error).splitlines()[0]} Check that its machines see this address, or "
+            "leave out columns of types it does not know."
+        ) from None
+
+
+def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tuple[str, int]]:
+    """The address of every file as Spark's `_metadata.file_path` writes it, and the position of its first row."""
+    first: dict[str, int] = {}
+    position = 0
+    for file, count in zip(inputs.files, counts, strict=True):
+        address = _normal(_address(file))
+        if address in first:
+            raise InvalidInputError("the inputs", file.shown, "named once", "Name every file once.")
+        first[address] = position
+        position += count
+    rows = []
+    for encoded in frame.inputFiles():
+        address = _normal(unquote(encoded))
+        if address in first:
+            rows.append((_normal(encoded), first.pop(address)))
+    if first:
+        raise DataError(
+            f"Spark does not find {next(iter(first))!r}, which is there for this machine. Check that the machines of "
+            "the cluster see the same address."
+        )
+    return rows
+
+
+def _address(file: File) -> str:
+    """Where Spark finds a file."""
+    scheme, separator, rest = file.shown.partition("://")
+    if not separator or scheme == "file":
+        return f"file:{file.path}"
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest.partition('?')[0]}"
+
+
+def _normal(address: str) -> str:
+    return re.sub("^file:/+", "file:/", address)
+
+
+def _glob_escaped(address: str) -> str:
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", address)
+
+
+def _as_bytes(identity: IdentityColumn, schema: pa.Schema) -> Column:
+    """Text as UTF-8, binary as it is, integers as decimal digits."""
+    types = load("pyarrow.types", feature="Batching tables", extra="data")
+    column = sql.col(quoted(identity.name))
+    if types.is_integer(schema.field(identity.name).type):
+        column = column.cast("string")
+    return column.cast("binary")
