@@ -24,6 +24,11 @@ class IdentityColumn:
     def check_type(self, schema: pa.Schema) -> None:
         """Raise unless the column is of a kind that has one way to be written as bytes."""
         types = load("pyarrow.types", feature="Batching tables", extra="data")
+        if self.name not in schema.names:
+            raise DataError(
+                f"The identity column {self.name!r} is not in the inputs (columns: {', '.join(schema.names)}). "
+                "Name one that is."
+            )
         kind = schema.field(self.name).type
         text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
         binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,20 +162,20 @@ def _batches(
 ) -> Iterator[pa.Table]:
     arrow = load("pyarrow", feature="Reading batch files", extra="data")
     rank, ranks = share
-    offsets = epoch.offsets
     stream = _read_ahead(epoch.row_groups(start), columns)
     try:
-        piece = _empty(epoch, columns)
-        for step in range(start, epoch.manifest.steps):
-            missing = int(offsets[step + 1] - offsets[step])
-            taken = [piece.slice(0, missing)]
-            while missing > piece.num_rows:
-                missing -= piece.num_rows
-                piece = next(stream)
-                taken.append(piece.slice(0, missing))
-            piece = piece.slice(missing)
-            filled = [part for part in taken if part.num_rows] or taken[:1]
-            batch = filled[0] if len(filled) == 1 else arrow.concat_tables(filled)
+        piece, used = _empty(epoch, columns), 0
+        for begin, end in pairwise(epoch.offsets[start:]):
+            missing = int(end) - int(begin)
+            taken = []
+            while missing > piece.num_rows - used:
+                if used < piece.num_rows:
+                    taken.append(piece.slice(used))
+                    missing -= piece.num_rows - used
+                piece, used = next(stream), 0
+            taken.append(piece.slice(used, missing))
+            used += missing
+            batch = taken[0] if len(taken) == 1 else arrow.concat_tables(taken)
             yield batch if ranks == 1 else batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks)))
     finally:
         stream.close()

@@ -55,16 +55,39 @@ def _is_ours(name: str) -> bool:
 def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
     """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well."""
     work = directory / f"{_BUILDING}{epoch_name(epoch)}"
-    with _locked(work, epoch):
-        _clear(work)
-        made, scratch = work / "epoch", work / "scratch"
-        with writing(directory):
-            made.mkdir(mode=DIRECTORY_MODE)
-            scratch.mkdir(mode=DIRECTORY_MODE)
+    with _workplace(work, f"epoch {epoch} in {str(directory)!r}") as scratch:
+        made = work / "epoch"
+        made.mkdir(mode=DIRECTORY_MODE)
+        yield made, scratch
+        _publish(made, directory / epoch_name(epoch))
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Give (where to write a file, a directory for temporary files); rename the file if all went well."""
+    if path.exists():
+        raise DataError(f"{str(path)!r} exists, and is not overwritten. Remove it, or name another file.")
+    if not path.parent.is_dir():
+        raise DataError(f"{str(path.parent)!r} is not a directory. Make it first, or name another file.")
+    with _workplace(path.with_name(f"{_BUILDING}{path.name}"), repr(str(path))) as scratch:
+        made = scratch.with_name("file")
+        yield made, scratch
+        made.chmod(0o600)
+        sync(made)
+        made.rename(path)
+        sync(path.parent)
+
+
+@contextmanager
+def _workplace(work: Path, what: str) -> Iterator[Path]:
+    """Hold `work`, cleared of what a killed process left, and give a directory in it; nothing of it is left after."""
+    with writing(work.parent), _locked(work, what):
+        for entry in work.iterdir():
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+        scratch = work / "scratch"
+        scratch.mkdir(mode=DIRECTORY_MODE)
         try:
-            with writing(directory):
-                yield made, scratch
-                _publish(made, directory / epoch_name(epoch))
+            yield scratch
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -128,7 +151,7 @@ def _remove(target: Path) -> None:
 
 
 @contextmanager
-def _locked(work: Path, epoch: int) -> Iterator[None]:
+def _locked(work: Path, what: str) -> Iterator[None]:
     """Hold a directory for this process alone; the lock goes with the process, however it ends."""
     try:
         import fcntl
@@ -150,8 +173,7 @@ def _locked(work: Path, epoch: int) -> Iterator[None]:
         except BlockingIOError:
             os.close(descriptor)
             raise DataError(
-                f"Another process is building epoch {epoch} in {str(work.parent)!r}. Wait for it, or "
-                "build another epoch."
+                f"Another process is building {what}. Wait for it to end, or build something else."
             ) from None
         os.close(descriptor)  # it is the lock of a directory that is gone
     try:
@@ -164,8 +186,3 @@ def _is_same(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
-
-
-def _clear(work: Path) -> None:
-    for entry in work.iterdir():
-        shutil.rmtree(entry, ignore_errors=True)

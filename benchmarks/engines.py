@@ -1,0 +1,177 @@
+"""Batch files beside a plain read and write of the same Parquet files with the same compression, in the same run.
+
+    python benchmarks/engines.py [--small]
+
+Every job runs in a process of its own. CPU time is that of the process, user and system; memory is the peak of its
+resident set. Columns are like those of the Criteo data: a label, 13 numbers and 26 categories.
+"""
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+SIZES = (5_000_000, 20_000_000)
+SMALL = (100_000, 200_000)
+FILE_ROWS = 1_000_000
+BATCH_SIZE = 1_024
+MEMORY = 10**9
+
+
+def make(folder, rows):
+    """Write a table of so many rows; deterministic, some values repeated as in real data."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    for part, begin in enumerate(range(0, rows, FILE_ROWS)):
+        count = min(FILE_ROWS, rows - begin)
+        random = np.random.default_rng(part)
+        columns = {"label": (random.random(count) < 0.25).astype(np.float32)}
+        for number in range(13):
+            columns[f"I{number + 1}"] = np.log1p(random.geometric(0.05, count)).astype(np.float32)
+        for number in range(26):
+            top = 10 ** (2 + number % 5)
+            columns[f"C{number + 1}"] = (top * random.random(count) ** 2).astype(np.int32)
+        pq.write_table(pa.table(columns), folder / f"part-{part:04d}.parquet")
+
+
+def plain_copy(source, target):
+    """Read every file and write it again, with pyarrow and nothing else."""
+    import pyarrow.parquet as pq
+
+    target.mkdir()
+    rows = 0
+    for path in sorted(source.iterdir()):
+        table = pq.read_table(path, use_threads=False)
+        pq.write_table(table, target / path.name, write_statistics=False)  # as the engine writes
+        rows += table.num_rows
+    return rows
+
+
+def engine(source, target):
+    from ballsbins import BallsAndBins, Key
+    from ballsbins.engines.inputs import open_inputs
+    from ballsbins.engines.local import build
+    from ballsbins.engines.memory import Memory
+    from ballsbins.engines.plan import plan
+
+    made = plan(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY))
+    return build(made, target, Key.from_seed(1)).num_examples
+
+
+def plain_read(source, _):
+    """Read all row groups of all files in order, the best that pyarrow offers to who wants to see every row once."""
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for path in sorted((source / "epoch-000000").glob("*.parquet")):
+        file = pq.ParquetFile(path, memory_map=True)
+        for group in range(file.num_row_groups):
+            rows += file.read_row_group(group, use_threads=False).num_rows
+    return rows
+
+
+def batch_read(source, _):
+    from ballsbins.engines import BatchFiles
+
+    return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0))
+
+
+JOBS = {job.__name__: job for job in (plain_copy, engine, plain_read, batch_read)}
+
+
+def peak_bytes():
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this system does not tell the peak memory of a process")
+
+
+def run_here(name, source, target):
+    """Do a job and print what it took, after a warm import."""
+    import pyarrow.parquet  # noqa: F401
+
+    import ballsbins.engines  # noqa: F401
+
+    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    rows = JOBS[name](source, target)
+    after, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - begin
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(json.dumps({"rows": rows, "cpu": cpu, "wall": wall, "peak": peak_bytes()}))
+
+
+def run(name, source, target):
+    command = [sys.executable, __file__, "--job", name, str(source), str(target)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def tree_bytes(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def measure(rows, folder):
+    source, copy, out = folder / "in", folder / "copy", folder / "out"
+    make(source, rows)
+    plain = run("plain_copy", source, copy)
+    shutil.rmtree(copy)
+    built = run("engine", source, out)
+    reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(3)]
+    read, batches = (min((pair[side] for pair in reads), key=lambda r: r["wall"]) for side in (0, 1))
+    assert plain["rows"] == built["rows"] == read["rows"] == batches["rows"] == rows
+    sizes = tree_bytes(source), tree_bytes(out)
+    shutil.rmtree(source)
+    shutil.rmtree(out)
+    return {"plain": plain, "built": built, "read": read, "batches": batches, "sizes": sizes}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
+    parser.add_argument("--rows", type=int, help="one size only")
+    parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        return run_here(options.job[0], Path(options.job[1]), Path(options.job[2]))
+    sizes = (options.rows,) if options.rows else SMALL if options.small else SIZES
+    print(f"{'rows':>11}{'job':>32}{'CPU s':>9}{'wall s':>9}{'peak MB':>9}{'ratio':>8}{'bound':>10}")
+    growth = []
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(prefix="ballsbins-bench-") as folder:
+            found = measure(rows, Path(folder))
+        plain, built, read, batches = (found[name] for name in ("plain", "built", "read", "batches"))
+        growth.append((rows, built))
+        table = [
+            ("plain read and write", plain, None, ""),
+            ("ballsbins build, CPU", built, built["cpu"] / plain["cpu"], "≤ 3"),
+            ("  peak memory / limit", built, built["peak"] / MEMORY, "< 1"),
+            ("plain sequential read", read, None, ""),
+            ("batches, throughput", batches, read["wall"] / batches["wall"], "≥ 0.8"),
+        ]
+        for name, took, ratio, bound in table:
+            shown = "" if ratio is None else f"{ratio:.2f}"
+            print(
+                f"{rows:11,}{name:>32}{took['cpu']:9.2f}{took['wall']:9.2f}{took['peak'] / 1e6:9.0f}"
+                f"{shown:>8}{'' if options.small else bound:>10}"
+            )
+        megabytes = [size / 1e6 for size in found["sizes"]]
+        print(f"{rows:11,}{'input, output (MB)':>32}{megabytes[0]:9.0f}{megabytes[1]:9.0f}")
+    if len(growth) == 2:
+        (few, small), (many, large) = growth
+        more = many / few
+        print(
+            f"{more:.3g} times the rows: {large['cpu'] / small['cpu']:.2f} times the CPU time, "
+            f"{large['peak'] / small['peak']:.2f} times the memory"
+        )
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Write only who goes where: (row identity, epoch, batch), for those who join it with their data in a warehouse.
+
+Rows are in batch order. For samplers that put every row into one batch it is the embedded engine on the identities
+alone, so truncation and the search for duplicates are the same. Poisson puts a row into Bin(T, 1/T) batches of an
+epoch: on average one, none with probability 1/e; so the file has about n rows an epoch, a join with it repeats rows,
+and 37 % of the data are not in it. It is drawn batch by batch, in memory for one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ballsbins.engines.inputs import Inputs
+from ballsbins.engines.local import sorted_batches
+from ballsbins.engines.manifest import stored_epoch
+from ballsbins.engines.memory import Memory
+from ballsbins.engines.placement import placement_for
+from ballsbins.engines.plan import Plan, plan
+from ballsbins.engines.progress import Report, Reporter
+from ballsbins.engines.workspace import new_file
+from ballsbins.errors import InvalidInputError
+from ballsbins.extras import load
+from ballsbins.samplers import Key, Poisson, Sampler
+from ballsbins.samplers.base import check_epoch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POSITION, EPOCH, BATCH = "position", "epoch", "batch"
+_ROW_GROUP = 1 << 18
+
+
+class Positions:
+    """A source of nothing but the numbers 0 … n − 1."""
+
+    def __init__(self, num_examples: int) -> None:
+        """Take the number of rows."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        self._rows = num_examples
+        self.schema: pa.Schema = arrow.schema([arrow.field(POSITION, arrow.int64())])
+
+    @property
+    def bytes(self) -> int:
+        """As if every number was stored."""
+        return 8 * self._rows
+
+    def count(self) -> int:
+        """Their number."""
+        return self._rows
+
+    def fingerprint(self) -> str:
+        """Their number says all."""
+        return f"positions:{self._rows}"
+
+    def sample(self) -> pa.Table:
+        """The first of them."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        return arrow.table([arrow.array(np.arange(min(self._rows, _ROW_GROUP)))], schema=self.schema)
+
+    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give some at a time."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        for begin in range(0, self._rows, rows):
+            numbers = np.arange(begin, min(begin + rows, self._rows))
+            yield 8 * (begin + len(numbers)), arrow.record_batch([arrow.array(numbers)], schema=self.schema)
+
+
+def plan_assignment(
+    source: Inputs | int,
+    sampler: Sampler | Callable[[int], Sampler],
+    *,
+    identity_column: str | None = None,
+    memory: Memory | None = None,
+    compression: str = "snappy",
+) -> Plan:
+    """Decide how to assign the rows of `source`: files, or the number of rows where they are named by position."""
+    if identity_column is None:
+        rows: Any = Positions(source if isinstance(source, int) else source.count())
+    elif isinstance(source, int):
+        raise InvalidInputError(
+            "the identity column", identity_column, "left out without inputs", "Name the files that have it."
+        )
+    else:
+        rows = source.only([identity_column])
+    return plan(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
+
+
+def assign(
+    plan: Plan, path: str | Path, key: Key, epochs: Sequence[int] = (0,), report: Report | None = None
+) -> None:
+    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key."""
+    parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
+    numbers = [check_epoch(epoch) for epoch in epochs]
+    target = Path(path)
+    with new_file(target) as (made, scratch):
+        schema = _schema(plan)
+        with parquet.ParquetWriter(
+            str(made), schema, compression=plan.compression, write_statistics=False
+        ) as file:
+            for epoch in numbers:
+                reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
+                for table in _epoch_of(plan, key, epoch, scratch, reporter, schema):
+                    file.write_table(table)
+
+
+def _schema(plan: Plan) -> pa.Schema:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    return arrow.schema(
+        [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())]
+    )
+
+
+def _epoch_of(
+    plan: Plan, key: Key, epoch: int, scratch: Path, reporter: Reporter, schema: pa.Schema
+) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+
+    def finished(table: pa.Table, steps: Any) -> pa.Table:
+        columns = [
+            *table.columns,
+            arrow.array(np.full(len(steps), epoch)),
+            arrow.array(steps.astype(np.int32)),
+        ]
+        return arrow.table(columns, schema=schema)
+
+    if isinstance(plan.sampler, Poisson):
+        yield from _poisson(plan, key, epoch, reporter, finished)
+        return
+    drawn = stored_epoch(plan.sampler, epoch)
+    placement = placement_for(plan.sampler, key, drawn, plan.num_examples, plan.identity)
+    for batches in sorted_batches(plan, placement, scratch, reporter):
+        stop = batches.first_step + len(batches.sizes)
+        steps = np.repeat(np.arange(batches.first_step, stop), batches.sizes)
+        for begin in range(0, len(steps), _ROW_GROUP):
+            rows = arrow.array(batches.order[begin : begin + _ROW_GROUP])
+            yield finished(batches.table.take(rows), steps[begin : begin + _ROW_GROUP])
+        reporter.written(stop, plan.sampler.steps)
+
+
+def _poisson(plan: Plan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    if plan.identity is not None:
+        raise InvalidInputError(
+            "the identity column",
+            plan.identity.name,
+            "left out for Poisson",
+            "Only balls-and-bins places a row by itself; the other samplers number the rows.",
+        )
+    waiting: list[Any] = []
+    steps: list[int] = []
+    held = 0
+    for step, batch in enumerate(plan.sampler.batches(plan.num_examples, key, epoch)):
+        waiting.append(batch.astype(np.int64))
+        steps.append(step)
+        held += len(batch)
+        if held >= _ROW_GROUP or step == plan.sampler.steps - 1:
+            positions = arrow.table([arrow.array(np.concatenate(waiting))], schema=plan.inputs.schema)
+            yield finished(positions, np.repeat(steps, [len(part) for part in waiting]))
+            waiting, steps, held = [], [], 0
+            reporter.written(step + 1, plan.sampler.steps)
