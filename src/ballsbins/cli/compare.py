@@ -77,24 +77,24 @@ def compare(
         render.describe(mechanisms["balls-and-bins"], derived).replace("balls-and-bins, ", ""), style="dim"
     )
     console.print()
-    rows = [(name, *map(_range, bounds)) for name, bounds in answers.items()]
+    rows = [(name, *map(interval, bounds)) for name, bounds in answers.items()]
     console.print(render.plain_table(["sampler", *columns], rows))
     console.print()
-    console.print(_meaning(answers, delta))
+    console.print(meaning(answers, delta))
     console.print(_crossing_sentence(crossing.left, crossing.right))
     if out is not None:
         console.print(f"Wrote {out}")
     return None
 
 
-def _range(bound: Bound) -> str:
+def interval(bound: Bound) -> str:
     """An interval, or one number where both ends agree to six digits."""
     low, high = render.down(float(bound.lower)), render.up(float(bound.upper))
     close = float(bound.upper) - float(bound.lower) <= 2e-6 * abs(float(bound.upper))
     return f"≤ {high}" if close else f"{low} … {high}"
 
 
-def _meaning(answers: dict[str, list[Bound]], delta: float | None) -> str:
+def meaning(answers: dict[str, list[Bound]], delta: float | None) -> str:
     """What the table means for somebody who trained with shuffled batches."""
     shuffle, poisson = answers["shuffle"][0], answers["Poisson"][0]
     bins = answers["balls-and-bins"][0]
