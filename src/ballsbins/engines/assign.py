@@ -34,13 +34,13 @@ POSITION, EPOCH, BATCH = "position", "epoch", "batch"
 _ROW_GROUP = 1 << 18
 
 
-class Positions:
-    """A source of nothing but the numbers 0 … n − 1."""
+class Positions(Inputs):
+    """A table of nothing but the numbers 0 … n − 1, without files."""
 
     def __init__(self, num_examples: int) -> None:
         """Take the number of rows."""
         arrow = load("pyarrow", feature="Batching tables", extra="data")
-        self._rows = num_examples
+        self.files, self._rows = (), num_examples
         self.schema: pa.Schema = arrow.schema([arrow.field(POSITION, arrow.int64())])
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.extras import load
@@ -39,28 +39,6 @@ class File:
     shown: str
     size: int
     kind: str
-
-
-class Source(Protocol):
-    """Rows in a given order, which an engine can batch: files, or nothing but their numbers."""
-
-    schema: pa.Schema
-
-    @property
-    def bytes(self) -> int:
-        """The size of all of it, as it is stored."""
-
-    def count(self) -> int:
-        """The number of rows."""
-
-    def fingerprint(self) -> str:
-        """A digest that tells two sources apart."""
-
-    def sample(self) -> pa.Table:
-        """The first rows."""
-
-    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give (bytes read so far, about; some of the next rows), at most `rows` of them at a time."""
 
 
 class Inputs:

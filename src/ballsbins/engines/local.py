@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ballsbins.engines.inputs import Source
+from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.manifest import Manifest, stored_epoch
 from ballsbins.engines.placement import Arranged, Placement, placement_for
 from ballsbins.engines.plan import Plan
@@ -91,7 +91,7 @@ def _placed_rows(plan: Plan, placement: Placement, reporter: Reporter) -> Iterat
         )
 
 
-def _joined(inputs: Source, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _joined(inputs: Inputs, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Join small pieces to some of about `rows` rows: small ones would make small pieces of buckets."""
     arrow = load("pyarrow", feature="Batching tables", extra="data")
     waiting: list[Any] = []

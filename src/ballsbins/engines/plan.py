@@ -14,7 +14,7 @@ import numpy as np
 
 from ballsbins import __version__
 from ballsbins.engines.identity import IdentityColumn
-from ballsbins.engines.inputs import Source
+from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.manifest import WEIGHT_COLUMN, Manifest
 from ballsbins.engines.memory import Memory
 from ballsbins.engines.writer import written_schema
@@ -33,7 +33,7 @@ _KEPT_BYTES = 12  # a position and a place, which every row carries while it is 
 class Plan:
     """One build, ready to be run for any epoch and key; validated as a whole by `plan`."""
 
-    inputs: Source
+    inputs: Inputs
     sampler: Sampler
     num_examples: int
     mechanism: Mechanism | None = None
@@ -162,7 +162,7 @@ class Trial:
     row_seconds: float
 
     @staticmethod
-    def run(inputs: Source, compression: str) -> Trial:
+    def run(inputs: Inputs, compression: str) -> Trial:
         """Read the first rows, take them in a random order twice, and write them as a bucket and as Parquet."""
         arrow = load("pyarrow", feature="Batching tables", extra="data")
         parquet = load("pyarrow.parquet", feature="Batching tables", extra="data")
@@ -181,7 +181,7 @@ class Trial:
 
 
 def plan(
-    inputs: Source,
+    inputs: Inputs,
     sampler: Sampler | Callable[[int], Sampler],
     *,
     mechanism: Mechanism | None = None,
