@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.training.opacus.accountant import BallsBinsAccountant
-from ballsbins.training.opacus.collate import EmptyAwareCollate
+from ballsbins.training.opacus.collate import StandInCollate
 from ballsbins.training.opacus.run import Run
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
@@ -29,7 +29,7 @@ class BatchesSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Begin at the next step; an epoch more than the mechanism has is refused."""
-        return (indices for _, indices in self.run.begin())
+        return self.run.begin()
 
     def __len__(self) -> int:
         """Count the steps of the current epoch: T, or fewer in an unfinished last one."""
@@ -67,7 +67,7 @@ class BallsBinsLoader(DataLoader[Any]):
                 f"without {', '.join(OURS)}",
                 "The mechanism draws the batches.",
             )
-        collate = EmptyAwareCollate(options.pop("collate_fn", None), dataset[0])
+        collate = StandInCollate(options.pop("collate_fn", None), dataset[0])
         super().__init__(dataset, batch_sampler=BatchesSampler(run), collate_fn=collate, **options)
         self.accountant = accountant
         self._run = run

@@ -20,6 +20,8 @@ class _Guarded:
     noise_multiplier: float
     max_grad_norm: float
     clip_norm: float  # as stated to make_private
+    _step_skip_queue: list[bool]
+    _is_last_step_skipped: bool
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
@@ -29,6 +31,9 @@ class _Guarded:
         )
         # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
         self._require_unchanged("max_grad_norm", self.max_grad_norm, self.clip_norm)
+        if self.run.batch_is_empty():  # what was summed is the gradient of the stand-in
+            for parameter in self.params:
+                parameter.summed_grad = torch.zeros_like(parameter.summed_grad)
         self._require_finite()
         scale = self.noise_multiplier * self.max_grad_norm
         if self.run.rank == 0:  # one noise for the sum over all ranks
@@ -60,6 +65,16 @@ class _Guarded:
             "changed by it. Look for an overflow or a division by zero in the loss, or lower the learning rate."
         )
 
+    def forget_pieces(self) -> None:
+        """Forget the pieces of a batch that a BatchMemoryManager was broken off in: the batch begins anew.
+
+        Opacus would keep their sum and the signals it had queued, and count those examples twice.
+        """
+        self._step_skip_queue.clear()
+        self._is_last_step_skipped = False
+        for parameter in self.params:
+            parameter.summed_grad = None
+
 
 _classes: dict[type, type] = {}
 
@@ -71,4 +86,5 @@ def guard(optimizer: Any, run: Run) -> None:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
     optimizer.run, optimizer.clip_norm = run, optimizer.max_grad_norm
+    run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks

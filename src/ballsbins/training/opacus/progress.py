@@ -45,7 +45,7 @@ class Progress:
         """Refuse a step that the mechanism does not have."""
         if self.steps_taken >= self.total_steps:
             raise RunError(
-                f"All {self.total_steps:,} steps of {self.mechanism!r} were taken, and no further one is accounted for. "
+                f"All {self.total_steps:,} steps of {self.mechanism!r} were taken; no further one is accounted for. "
                 "Stop here, or begin with a Mechanism of more epochs: a longer run costs more privacy."
             )
 

@@ -8,10 +8,10 @@ batches are accumulated into one step. All of these show in the two counts kept 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Batches, Key
 from ballsbins.training.opacus.progress import Progress
@@ -48,6 +48,9 @@ class Run(Progress):
         )
         self._begun = 0  # position at which the current iteration began
         self._exhausted = False
+        self._epoch: tuple[int, Batches] | None = None  # the batches last drawn from
+        self.forget_pieces: Callable[[], None] = lambda: None  # what the optimizer must forget to begin anew
+        self._batches(0)  # nothing is drawn yet, but what does not fit the data set is refused
 
     @property
     def expected_batch_size(self) -> float:
@@ -60,26 +63,35 @@ class Run(Progress):
         epoch = min(self.steps_taken // steps, self.mechanism.epochs - 1)
         return min(steps, self.total_steps - epoch * steps)
 
-    def begin(self) -> Iterator[tuple[int, list[int]]]:
-        """Begin to iterate at the next step, up to the end of its epoch; gives positions and indices."""
+    def begin(self) -> Iterator[list[int]]:
+        """Begin to iterate over batches of indices at the next step, up to the end of its epoch."""
         if self._exhausted and self._begun < self.steps_taken < self._drawn:
             raise self._out_of_step(self._drawn)
         self.require_steps_left()
+        self.forget_pieces()
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False
         return self._draw(*divmod(self.steps_taken, self.mechanism.sampler.steps))
 
-    def _draw(self, epoch: int, start: int) -> Iterator[tuple[int, list[int]]]:
+    def _draw(self, epoch: int, start: int) -> Iterator[list[int]]:
         steps = self.mechanism.sampler.steps
         batches = self._batches(epoch)
         for step in range(start, min(steps, self.total_steps - epoch * steps)):
             self._drawn = epoch * steps + step + 1
-            yield self._drawn - 1, batches.at(step).tolist()
+            yield batches.at(step).tolist()
         self._exhausted = True
 
     def _batches(self, epoch: int) -> Batches:
-        whole = self.mechanism.batches(self.num_examples, self.key, epoch)
-        return whole if self.world_size == 1 else whole.for_rank(self.rank, self.world_size)
+        if self._epoch is None or self._epoch[0] != epoch:
+            whole = self.mechanism.batches(self.num_examples, self.key, epoch)
+            share = whole if self.world_size == 1 else whole.for_rank(self.rank, self.world_size)
+            self._epoch = epoch, share
+        return self._epoch[1]
+
+    def batch_is_empty(self) -> bool:
+        """Whether the batch of the next step holds no example (on this rank), so that only a stand-in was seen."""
+        epoch, step = divmod(self.steps_taken, self.mechanism.sampler.steps)
+        return len(self._batches(epoch).at(step)) == 0
 
     def gave(self, position: int) -> None:
         """Our own loader gives the batch at a position to the training loop."""
@@ -145,3 +157,10 @@ class Run(Progress):
         self.identity = str(state["run"])
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False
+
+    def __getstate__(self) -> Any:
+        """Refuse to be pickled or copied: the pickle would hold the key, and a copy would count for itself."""
+        raise SecretError(
+            "A loader or optimizer of make_private cannot be pickled or copied, because the key would go with it. "
+            "Save what its state_dict() gives."
+        )

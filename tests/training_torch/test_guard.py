@@ -1,0 +1,248 @@
+"""Silent errors of real frameworks, each of which must end with an error here."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from opacus.schedulers import ExponentialGradClip, ExponentialNoise
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from ballsbins import BallsAndBins, Mechanism
+from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.training.opacus import make_private
+
+pytestmark = pytest.mark.filterwarnings("ignore:Secure RNG turned off")
+MECHANISM = Mechanism(BallsAndBins(20), 1.0, epochs=2)
+REPLACED, OUT_OF_STEP = "batches come from elsewhere", "batches of the run were handed out"
+
+
+def test_a_loader_of_ones_own_is_refused(training, weighted):
+    run = training(MECHANISM, weighted(40), lr=0.1)
+    before = run.vector()
+    with pytest.raises(RunError, match=REPLACED):
+        for batch in DataLoader(run.dataset, batch_size=2, shuffle=True):
+            run.step(batch)
+    assert torch.equal(run.vector(), before)
+
+
+def test_a_second_step_on_one_batch_is_refused(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    batch = next(iter(run.loader))
+    run.step(batch)
+    with pytest.raises(RunError, match=REPLACED):
+        run.step(batch)
+
+
+def test_skipping_an_empty_batch_is_refused(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    batches = iter(run.loader)
+    run.step(next(batches))
+    next(batches)
+    with pytest.raises(RunError, match=f"3 {OUT_OF_STEP}, but the optimizer took 1 steps"):
+        run.step(next(batches))
+
+
+def test_skipping_the_last_batch_is_refused(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}, but the optimizer took 19 steps"):
+        for position, batch in enumerate(run.loader):
+            if position < 19:
+                run.step(batch)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_accumulating_two_batches_into_a_step_is_refused(training, weighted, mode):
+    run = training(MECHANISM, weighted(40), mode=mode)
+    with pytest.raises((RunError, ValueError), match=f"{OUT_OF_STEP}|accumulation"):
+        for position, batch in enumerate(run.loader):
+            run.backward(batch)
+            if position % 2:
+                run.optimizer.step()
+
+
+def test_a_step_after_the_end_is_refused(training, weighted):
+    run = training(Mechanism(BallsAndBins(3), 1.0), weighted(40))
+    for batch in run.loader:
+        run.step(batch)
+    with pytest.raises(RunError, match="All 3 steps"):
+        run.step(batch)
+
+
+@pytest.mark.parametrize("even", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_batches_dealt_out_by_accelerate_are_refused(training, weighted, even, rank):
+    from accelerate.data_loader import prepare_data_loader
+
+    run = training(MECHANISM, weighted(40))
+    dealt = prepare_data_loader(run.loader, num_processes=2, process_index=rank, even_batches=even)
+    with pytest.raises(RunError, match=OUT_OF_STEP):
+        for batch in dealt:
+            run.step(batch)
+    assert run.loader.as_run() is None  # at the very first step
+
+
+def test_accelerate_with_one_process_deals_out_nothing(training, weighted):
+    from accelerate.data_loader import prepare_data_loader
+
+    run = training(MECHANISM, weighted(40), lr=0.1)
+    plain = training(MECHANISM, weighted(40), lr=0.1)
+    prepared = prepare_data_loader(run.loader)
+    for _ in range(2):
+        run.gradients(prepared)
+        plain.gradients()
+    assert run.loader.as_run() == MECHANISM
+    assert torch.equal(run.vector(), plain.vector())
+
+
+def test_a_foreign_loader_that_loses_batches_is_seen_at_the_next_epoch(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    foreign = DataLoader(
+        run.dataset, batch_sampler=run.loader.batch_sampler, collate_fn=run.loader.collate_fn
+    )
+    for position, batch in enumerate(foreign):
+        if position != 19:
+            run.step(batch)
+    with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}"):
+        iter(foreign)
+
+
+def test_lightning_cannot_replace_the_sampler(training, weighted):
+    from lightning.pytorch.utilities.data import _update_dataloader
+    from torch.utils.data import DistributedSampler
+
+    run = training(MECHANISM, weighted(40))
+    other = DistributedSampler(run.dataset, num_replicas=2, rank=0)
+    with pytest.raises(TypeError, match="use_distributed_sampler=False"):  # Lightning's own words
+        _update_dataloader(run.loader, other)
+
+
+def test_a_loader_cannot_be_given_another_sampler(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    with pytest.raises(ValueError, match="batch_sampler"):
+        run.loader.batch_sampler = [[0, 1]]
+
+
+def test_schedulers_of_noise_and_clip_norm_are_refused(training, weighted):
+    for scheduler, name in ((ExponentialNoise, "noise_multiplier"), (ExponentialGradClip, "max_grad_norm")):
+        run = training(MECHANISM, weighted(40))
+        schedule = scheduler(run.optimizer, gamma=0.9)
+        batches = iter(run.loader)
+        run.step(next(batches))
+        schedule.step()
+        with pytest.raises(RunError, match=f"optimizer.{name} is 0.9, but 1.0 is"):
+            run.step(next(batches))
+
+
+def test_poisson_accounting_of_these_batches_is_refused(training, weighted):
+    with pytest.raises(InvalidInputError, match="'prv', but must be 'ballsbins'"):
+        training(MECHANISM, weighted(40), engine=PrivacyEngine())
+
+
+def test_our_accountant_of_poisson_batches_is_refused(training, weighted):
+    """Opacus' own make_private draws Poisson batches; nothing of ours may answer for them."""
+    engine = PrivacyEngine(accountant="ballsbins")
+    model = nn.Linear(1, 1)
+    data = TensorDataset(torch.ones(20, 1))
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=5),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    with pytest.raises(RunError, match="was not told which mechanism"):
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+
+
+def test_another_accountant_hooked_in_place_of_ours_is_seen(training, weighted):
+    run = training(MECHANISM, weighted(40))
+    run.optimizer.attach_step_hook(lambda optimizer: None)
+    batches = iter(run.loader)
+    run.step(next(batches))
+    with pytest.raises(RunError, match=OUT_OF_STEP):
+        run.step(next(batches))
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_a_broken_off_memory_manager_counts_no_example_twice(training, weighted, mode):
+    mechanism, dataset = Mechanism(BallsAndBins(4), 1.0), weighted(40)
+    whole = training(mechanism, dataset, mode=mode, lr=0.3)
+    whole.gradients()
+    run = training(mechanism, dataset, mode=mode, lr=0.3)
+
+    def pieces():
+        return BatchMemoryManager(
+            data_loader=run.loader, max_physical_batch_size=2, optimizer=run.optimizer
+        ).__enter__()
+
+    broken = iter(pieces())
+    while run.loader.as_run() is None:
+        run.step(next(broken))
+    run.step(next(broken))  # the first piece of the second batch is summed, and there it ends
+    next(broken)
+    assert run.loader.as_run().total_steps == 1
+    for batch in pieces():
+        run.step(batch)
+    assert torch.allclose(whole.vector(), run.vector(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_stops_with_its_step(training, weighted, mode, value):
+    dataset = weighted(40)
+    place = next(step for step, batch in enumerate(MECHANISM.batches(40, 5)) if 7 in batch)
+    dataset.values[7, 0] = value
+    run = training(MECHANISM, dataset, mode=mode, lr=0.1)
+    with pytest.raises(RunError, match=rf"not finite at step {place} \(epoch 0, step {place} of it\)"):
+        for batch in run.loader:
+            run.step(batch)
+    assert torch.isfinite(run.vector()).all()
+    assert (run.loader.as_run() or MECHANISM).total_steps == place or place == 0
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def call(model=None, dataset=None, mechanism=MECHANISM, **options):
+    model = nn.Linear(2, 1) if model is None else model
+    dataset = TensorDataset(torch.ones(40, 2)) if dataset is None else dataset
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return make_private(mechanism, model, optimizer, dataset, **{"max_grad_norm": 1.0, "key": 1} | options)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([torch.ones(2)])
+
+
+def test_bad_input_is_named():
+    call()
+    with pytest.raises(InvalidInputError, match="BatchNorm"):
+        call(Normed())
+    with pytest.raises(InvalidInputError, match="is 19, but must be an integer of at least 20.*fewer steps"):
+        call(dataset=TensorDataset(torch.ones(19, 2)))
+    with pytest.raises(InvalidInputError, match="Stream"):
+        call(dataset=Stream())
+    with pytest.raises(InvalidInputError, match="grad_sample_mode is 'ew'"):
+        call(grad_sample_mode="ew")
+    with pytest.raises(InvalidInputError, match="criterion is None"):
+        call(grad_sample_mode="ghost")
+    with pytest.raises(InvalidInputError, match="criterion"):
+        call(criterion=nn.CrossEntropyLoss())
+    for bad in (0.0, -1.0, float("nan"), float("inf"), "1"):
+        with pytest.raises(InvalidInputError, match="max_grad_norm"):
+            call(max_grad_norm=bad)
+    with pytest.raises(InvalidInputError, match="num_examples"):
+        call(mechanism=Mechanism(BallsAndBins(20, max_batch_size=9, num_examples=41), 1.0))
