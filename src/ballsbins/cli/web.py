@@ -1,0 +1,80 @@
+"""`ballsbins page | serve`: the privacy of runs in a browser, as one file or with knobs to turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ballsbins.cli import options
+from ballsbins.cli.options import SamplerName
+from ballsbins.errors import InvalidInputError
+
+ENDINGS = (".html", ".htm")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("page")(page)
+
+
+def page(
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, ending in .html.")],
+    cards: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="Card of a training run, in place of the options below; may be repeated."
+        ),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option("--noise-multiplier", "-s", help="σ.", rich_help_panel="What is run"),
+    ] = None,
+    delta: Annotated[float | None, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")] = None,
+    steps: options.StepsOption = None,
+    epochs: options.EpochsOption = 1,
+    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
+    fixed_bins: options.FixedBinsOption = False,
+    examples: options.ExamplesOption = None,
+    batch_size: options.BatchSizeOption = None,
+    max_batch_size: options.MaxBatchSizeOption = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Leave out the other samplers.")] = False,
+    title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "Privacy of a training run",
+) -> None:
+    """Curves, table and statement in one file. For example: ballsbins page -s 0.5 -T 1000 -d 1e-6 -o privacy.html"""
+    from ballsbins.report.card import write_atomically
+    from ballsbins.web import compose
+
+    if out.suffix.lower() not in ENDINGS:
+        raise InvalidInputError(
+            "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
+        )
+    if cards:
+        if noise_multiplier is not None or delta is not None:
+            advice = "A card states its own run and δ: give cards, or the options of a run."
+            raise InvalidInputError(
+                "--from", str(cards[0]), "left out if --noise-multiplier or --delta is given", advice
+            )
+        text = compose.of_cards(cards, title)
+    else:
+        for name, value in (("--noise-multiplier", noise_multiplier), ("--delta", delta)):
+            if value is None:
+                raise InvalidInputError(
+                    name, None, "given", "Describe the run, or give its card with --from."
+                )
+        assert noise_multiplier is not None
+        assert delta is not None
+        mechanism, _ = options.mechanism_from(
+            sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
+            batch_size=batch_size, max_batch_size=max_batch_size,
+        )  # fmt: skip
+        text = compose.of_mechanism(mechanism, delta, title, examples=examples, alone=alone)
+    try:
+        write_atomically(out, text)
+    except OSError as error:
+        advice = "Choose a directory that exists and that you may write to."
+        raise InvalidInputError("--out", str(out), f"writable ({error.strerror})", advice) from None
+    typer.echo(
+        f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
+    )

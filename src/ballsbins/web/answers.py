@@ -1,0 +1,102 @@
+"""What a page shows of one run, as plain data: computed in a worker process, drawn by `markup` and the browser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.bound import Bound
+from ballsbins.mechanism import Mechanism
+from ballsbins.report import Card, Statement
+from ballsbins.report.words import describe, name_of
+from ballsbins.samplers import Sampler
+
+POINTS = 48  # of a curve; the eye sees no more on a picture this wide
+_STRETCH = 1.25  # how far beyond its ε at δ a curve is drawn
+_LARGEST_DRAWN = 60.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """ε of one run at one δ: lower ≤ truth ≤ upper."""
+
+    name: str
+    run: str
+    delta: float
+    lower: float
+    upper: float
+    method: str
+    confidence: float = 1.0
+    penalty: float = 0.0
+
+    @property
+    def bound(self) -> Bound:
+        """The same as a Bound, for those who put it into words."""
+        return Bound(
+            "epsilon", self.lower, self.upper, self.upper, self.method, self.confidence, self.penalty
+        )
+
+
+@dataclass(frozen=True)
+class Points:
+    """A privacy curve: δ is between `lower` and `upper` at each ε."""
+
+    epsilon: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The least noise for a target, and the ε that it has."""
+
+    noise_multiplier: float
+    target: float
+    delta: float
+    upper: float
+
+
+def row_of(mechanism: Mechanism, delta: float, claim: Bound | None = None, name: str | None = None) -> Row:
+    """ε at δ, computed unless it is a claim that is shown as it stands."""
+    bound = mechanism.epsilon(delta) if claim is None else claim
+    return Row(
+        name_of(mechanism.sampler) if name is None else name,
+        describe(mechanism),
+        delta,
+        float(bound.lower),
+        float(bound.upper),
+        bound.method,
+        bound.confidence,
+        float(np.max(np.asarray(bound.penalty))),
+    )
+
+
+def points_of(mechanism: Mechanism, row: Row) -> Points:
+    """The curve from ε = 0 to somewhat beyond the row's ε."""
+    end = row.upper if math.isfinite(row.upper) else row.lower
+    grid = np.linspace(0.0, min(max(_STRETCH * end, 1e-9), _LARGEST_DRAWN), POINTS)
+    bound = mechanism.delta(grid)
+    return Points(tuple(grid.tolist()), *(tuple(np.asarray(y).tolist()) for y in (bound.lower, bound.upper)))
+
+
+def of_run(mechanism: Mechanism, delta: float) -> Iterator[Row | Points]:
+    """First ε, then the curve: one mechanism, so that the second question profits from the first."""
+    row = row_of(mechanism, delta)
+    yield row
+    yield points_of(mechanism, row)
+
+
+def calibrated(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> Iterator[Calibrated]:
+    """The noise that a target needs."""
+    from ballsbins.calibration import calibrate
+
+    mechanism = calibrate(sampler, epsilon=epsilon, delta=delta, epochs=epochs)
+    yield Calibrated(mechanism.noise_multiplier, epsilon, delta, float(mechanism.epsilon(delta).upper))
+
+
+def statement_of(mechanism: Mechanism, delta: float, num_examples: int | None) -> Iterator[Statement]:
+    """The statement of a run that is still to be made."""
+    yield Card(mechanism, delta, num_examples=num_examples).statement()

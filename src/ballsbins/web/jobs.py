@@ -1,0 +1,157 @@
+"""Work that may take long, in processes that can be killed.
+
+The exact answer takes milliseconds nearly always, but nothing bounds it at the far ends of the parameters; a process
+can be ended at any time, a thread cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from ballsbins.errors import BallsBinsError
+
+MEMORY = 4 * 2**30  # bytes that one worker may reserve
+
+Work = Callable[..., Iterator[Any]]
+
+
+class BusyError(BallsBinsError):
+    """More is asked than this server does at once."""
+
+
+class TooLongError(BallsBinsError):
+    """Work that was stopped because it took too long."""
+
+
+class Workers:
+    """At most `count` pieces of work at once, each for at most `seconds`, with at most `waiting` in the queue."""
+
+    def __init__(self, count: int, seconds: float, waiting: int) -> None:
+        """No process is started before `start` or the first piece of work."""
+        self.seconds = seconds
+        self._count, self._waiting, self._queued = count, waiting, 0
+        self._turn = asyncio.Semaphore(count)
+        self._idle: list[_Worker] = []
+        self._closed = False
+
+    def start(self) -> None:
+        """Have all processes ready, so that the first question is answered as fast as the second."""
+        self._idle = [_Worker() for _ in range(self._count)]
+
+    async def results(self, work: Work, *arguments: Any) -> AsyncIterator[Any]:
+        """What `work(*arguments)` yields, one by one; leaving the loop early kills the process."""
+        if self._queued >= self._count + self._waiting:
+            raise BusyError(
+                f"{self._queued} questions are being answered or wait already, and no more than "
+                f"{self._count + self._waiting} may. Ask again in a moment."
+            )
+        self._queued += 1
+        try:
+            async with self._turn:
+                worker = self._idle.pop() if self._idle else _Worker()
+                finished = False
+                try:
+                    async for result in worker.do(work, arguments, self.seconds):
+                        yield result
+                    finished = True
+                except TimeoutError:
+                    raise TooLongError(
+                        f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
+                        "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
+                    ) from None
+                except BallsBinsError:  # the work's own error: the process is well
+                    finished = True
+                    raise
+                finally:
+                    if finished and not self._closed:
+                        self._idle.append(worker)
+                    else:
+                        worker.kill()
+                        if not self._closed:
+                            self._idle.append(_Worker())
+        finally:
+            self._queued -= 1
+
+    def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().kill()
+
+
+class _Worker:
+    """A process that does one piece of work after the other."""
+
+    def __init__(self) -> None:
+        # Unlike fork, a fork server does not copy a process with threads; unlike spawn, it imports only once
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if context.get_start_method() == "forkserver":
+            context.set_forkserver_preload(["__main__", "ballsbins.web.jobs", "ballsbins.web.warm"])
+        self._pipe, theirs = context.Pipe()
+        self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+            target=_serve, args=(theirs,), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    async def do(self, work: Work, arguments: tuple[Any, ...], seconds: float) -> AsyncIterator[Any]:
+        """Have it done; errors that the work raised are raised here, TimeoutError if it takes too long."""
+        self._pipe.send((work, arguments))
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    kind, content = await asyncio.to_thread(self._pipe.recv)
+            except (EOFError, OSError):
+                # killed: by us, if it took too long or nobody wants it any more, or for want of memory
+                raise BallsBinsError(
+                    "The computation ended before its answer; ask for something smaller."
+                ) from None
+            if kind == "end":
+                return
+            if kind == "error":
+                raise content
+            yield content
+
+    def kill(self) -> None:
+        """End the process now; a thread that waits for it is woken by the closing pipe."""
+        self._process.kill()
+
+
+def _serve(pipe: Connection) -> None:
+    """The life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    from ballsbins.web import warm
+
+    warm.up()
+    with suppress(EOFError, OSError):  # the server has gone
+        while True:
+            work, arguments = pipe.recv()
+            try:
+                for result in work(*arguments):
+                    pipe.send(("result", result))
+                pipe.send(("end", None))
+            except BallsBinsError as error:
+                pipe.send(("error", error))
+            except MemoryError:
+                words = f"This needs more than the {MEMORY // 2**30} GB that the page may use; ask the command line."
+                pipe.send(("error", BallsBinsError(words)))
+            except Exception as error:
+                pipe.send(
+                    (
+                        "error",
+                        BallsBinsError(f"This failed within ballsbins ({type(error).__name__}: {error})"),
+                    )
+                )

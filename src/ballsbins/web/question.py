@@ -1,0 +1,127 @@
+"""What somebody asks of the page: the text of its fields, which is the text of the command line's options.
+
+The same functions read both, so the same mistake gets the same sentence.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ballsbins.cli import options
+from ballsbins.cli.options import SamplerName
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+
+# Fields by the name of their option; the defaults are what an empty page shows
+DEFAULTS: Mapping[str, str] = {
+    "noise-multiplier": "0.6",
+    "examples": "60000",
+    "batch-size": "256",
+    "steps": "",
+    "epochs": "1",
+    "delta": "1e-6",
+    "fixed-bins": "",
+    "max-batch-size": "",
+    "epsilon": "2",
+}
+_WHOLE = ("examples", "batch-size", "steps", "epochs", "max-batch-size")
+_REAL = ("noise-multiplier", "delta", "epsilon")
+_ALIASES = {"num-examples": "examples", "redraw": "fixed-bins"}
+_LONGEST = 40  # characters of a field; no number needs more
+
+
+@dataclass(frozen=True)
+class Question:
+    """A run under each sampler, the δ at which ε is asked, and the target to calibrate for, if there is one."""
+
+    mechanisms: Mapping[str, Mechanism]
+    delta: float
+    target: float | None
+    examples: int | None
+    derived: str | None
+    fields: tuple[tuple[str, str], ...]
+
+    @property
+    def main(self) -> Mechanism:
+        """The run that is asked about; the others are there to compare with."""
+        return self.mechanisms[SamplerName.BALLS_AND_BINS]
+
+    @property
+    def command(self) -> str:
+        """The same question in a shell."""
+        words = ["ballsbins", "epsilon"]
+        for name, text in self.fields:
+            if name != "epsilon":
+                words += [f"--{name}"] if name == "fixed-bins" else [f"--{name}", text]
+        return shlex.join(words)
+
+
+def question_from(query: Mapping[str, str]) -> Question:
+    """Read the fields; whatever is wrong is an InvalidInputError that names one of them."""
+    for name in query:
+        if name not in DEFAULTS:
+            raise InvalidInputError(
+                name, query[name], f"one of {', '.join(DEFAULTS)}", "Take it off the address."
+            )
+    given = {name: query[name].strip() for name in DEFAULTS if query.get(name, "").strip()}
+    read = {name: _read(name, text) for name, text in given.items()}
+    for name in ("examples", "batch-size", "epochs", "max-batch-size"):
+        if isinstance(read.get(name), str):
+            advice = "Write it with digits only, such as 60000."
+            raise InvalidInputError(f"--{name}", read[name], "an integer of at least 1", advice)
+    if "noise-multiplier" not in read:
+        raise InvalidInputError(
+            "noise_multiplier", None, "given", "State σ, or take the one that a target needs."
+        )
+    if "delta" not in read:
+        raise InvalidInputError("delta", None, "given", "An ε means nothing without its δ.")
+    fixed = _flag(given.get("fixed-bins", ""))
+    mechanisms, derived = {}, None
+    for name in SamplerName:
+        bins = name is SamplerName.BALLS_AND_BINS
+        mechanisms[str(name)], derived = options.mechanism_from(
+            name,
+            read["noise-multiplier"],
+            read.get("steps"),
+            read.get("epochs", 1),
+            fixed_bins=fixed and bins,
+            examples=read.get("examples"),
+            batch_size=read.get("batch-size"),
+            max_batch_size=read.get("max-batch-size") if bins or name is SamplerName.POISSON else None,
+        )
+    # asked here for the sake of a bad δ: the closed form answers at once
+    mechanisms[SamplerName.DETERMINISTIC].epsilon(read["delta"])
+    fields = tuple((name, text) for name, text in given.items() if name != "fixed-bins" or fixed)
+    delta, target = cast(float, read["delta"]), cast("float | None", read.get("epsilon"))
+    return Question(mechanisms, delta, target, read.get("examples"), derived, fields)
+
+
+def field_of(error: Exception) -> str | None:
+    """The field that an error is about, if it is about one."""
+    if isinstance(error, InvalidInputError):
+        name = error.name.removeprefix("--").replace("_", "-")
+        name = _ALIASES.get(name, name)
+        return name if name in DEFAULTS else None
+    return "max-batch-size" if str(error).startswith("max_batch_size") else None
+
+
+def _read(name: str, text: str) -> Any:
+    """A number where the text is one; other text as it is, for the checks that know what should be there."""
+    if len(text) > _LONGEST:
+        raise InvalidInputError(
+            f"--{name}", f"{text[:12]}…", f"at most {_LONGEST} characters", "Write a number."
+        )
+    kind = int if name in _WHOLE else float if name in _REAL else str
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
+def _flag(text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise InvalidInputError("--fixed-bins", text, "1, 0 or empty", "1 keeps the bins of the first epoch.")
+    return text == "1"
