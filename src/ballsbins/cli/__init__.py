@@ -7,7 +7,19 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import compare, data, demo, keys, monte_carlo, privacy, reproduce, train
+from ballsbins.cli import (
+    build,
+    compare,
+    data,
+    demo,
+    keys,
+    monte_carlo,
+    privacy,
+    report,
+    reproduce,
+    train,
+    web,
+)
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -23,9 +35,12 @@ compare.register(app)
 keys.register(app)
 demo.register(app)
 monte_carlo.register(app)
+report.register(app)
 data.register(app)
+build.register(app)
 train.register(app)
 reproduce.register(app)
+web.register(app)
 
 
 def _show_version(wanted: bool) -> None:

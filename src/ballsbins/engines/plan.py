@@ -166,32 +166,36 @@ class Trial:
         """Read the first rows, take them in a random order twice, and write them as a bucket and as Parquet."""
         arrow = load("pyarrow", feature="Batching tables", extra="data")
         parquet = load("pyarrow.parquet", feature="Batching tables", extra="data")
+
+        def write(table: Any) -> int:
+            order = arrow.array(np.random.default_rng(0).permutation(table.num_rows))
+            bucket, part = arrow.BufferOutputStream(), arrow.BufferOutputStream()
+            with arrow.ipc.new_stream(bucket, table.schema) as writer:
+                writer.write_table(table.take(order))
+            parquet.write_table(table.take(order), part, compression=compression, write_statistics=False)
+            return int(part.tell())
+
+        write(inputs.sample().slice(0, 1))  # the first time takes longer
         begin = time.perf_counter()
         table = inputs.sample()
-        rows = table.num_rows
-        if not rows:
-            return Trial(0.0, 0.0, 0.0)
-        order = arrow.array(np.random.default_rng(0).permutation(rows))
-        bucket, part = arrow.BufferOutputStream(), arrow.BufferOutputStream()
-        with arrow.ipc.new_stream(bucket, table.schema) as writer:
-            writer.write_table(table.take(order))
-        parquet.write_table(table.take(order), part, compression=compression, write_statistics=False)
+        compressed = write(table)
         seconds = time.perf_counter() - begin
-        return Trial(table.nbytes / rows, part.tell() / rows, seconds / rows)
+        rows = max(table.num_rows, 1)
+        return Trial(table.nbytes / rows, compressed / rows, seconds / rows)
 
 
 def plan(
     inputs: Inputs,
     sampler: Sampler | Callable[[int], Sampler],
     *,
-    mechanism: Mechanism | None = None,
+    mechanism: Mechanism | Callable[[Sampler], Mechanism] | None = None,
     identity_column: str | None = None,
     pad: bool = False,
     memory: Memory | None = None,
     compression: str = "snappy",
     num_examples: int | None = None,
 ) -> Plan:
-    """Count the rows and decide how to build; `sampler` may be a function of their number.
+    """Count the rows and decide how to build; `sampler` may be a function of their number, `mechanism` of it.
 
     `num_examples`, if stated, is compared with the rows that there are.
     """
@@ -226,7 +230,8 @@ def plan(
             f"at most {limit.limit // 64:,} for this memory limit",
             "Take larger batches, or a larger limit: --memory.",
         )
-    return Plan(inputs, chosen, counted, mechanism, identity, size, limit, compression)
+    planned_for = mechanism(chosen) if callable(mechanism) else mechanism
+    return Plan(inputs, chosen, counted, planned_for, identity, size, limit, compression)
 
 
 def _padded_size(sampler: Sampler, num_examples: int) -> int:
