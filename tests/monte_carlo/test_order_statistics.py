@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import ndtri
 
-from ballsbins.accounting.monte_carlo import orders
+from ballsbins.accounting.monte_carlo import kernel, orders
 from ballsbins.accounting.monte_carlo.order_statistics import (
     OrderStatistics,
     bounded_sums,
+    rounding,
     table,
     upper_tails,
     z_of_tail,
@@ -74,21 +77,60 @@ def test_weights_of_both_bounds_sum_to_the_number_of_draws():
     assert printed < right
 
 
-@pytest.mark.parametrize("sigma", [0.25, 0.35, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("sigma", [0.1, 0.2, 0.25, 0.35, 0.5, 1.0, 5.0, 50.0])
 def test_the_table_is_as_good_as_it_says(sigma):
     s = 1.0 / sigma
     known = table(s)
     rng = np.random.default_rng(6)
     v = np.concatenate(
-        [10.0 ** rng.uniform(-17, 0, 100_000), rng.random(100_000), 1.0 - 10.0 ** rng.uniform(-9, -1, 1000)]
+        [10.0 ** rng.uniform(-17, 0, 100_000), rng.random(100_000), 1.0 - 10.0 ** rng.uniform(-15, -1, 1000)]
     )
-    true = z_of_tail(v, s)
-    error = np.abs(known(v[None, :].copy())[0] - true)
-    assert np.all(
-        error <= known.relative * true * (v <= 0.5) + (known.absolute + 1e-12) * (v > 0.5) + 1e-13 * true
-    )
-    assert known.relative <= 5e-5
-    assert (known.slope.size > 0) == (sigma < 0.5)  # the fast path is what is tested where it is meant
+    v = np.append(v, [2.0**-60, 0.5, np.nextafter(0.5, 0), np.nextafter(0.5, 1), np.nextafter(1.0, 0)])
+    assert (known.slope.size > 0) == (sigma >= 0.2)  # the fast path is what is tested where it is meant
+    assert known.relative <= 5.1e-5
+    if known.slope.size > 0:
+        # 1 − V is exact, so compare at what is left of it: the table is linear in that
+        true = np.where(v <= 0.5, z_of_tail(v, s), np.exp(s * ndtri(1.0 - v) - 0.5 * s * s))
+        assert np.all(np.abs(known.chords(v[None, :].copy())[0] / true - 1.0) <= known.relative + 1e-13)
+
+
+def test_what_rounding_of_v_can_do():
+    """Z at V and at V(1 ± 10⁻¹³), up to the largest V of R draws."""
+    for s, draws in ((1.0, 10.0), (0.2, 1e6), (4.0, 1e6), (1.0, 1e12)):
+        v = np.linspace(0.5, 1.0 - 0.02 / draws, 2000)
+        change = np.abs(z_of_tail(np.minimum(v * (1 + 1e-13), 1.0), s) - z_of_tail(v, s))
+        assert np.all(change <= 1.1 * rounding(s, draws))
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_compiled_is_the_same_bit_for_bit(above, monkeypatch):
+    pytest.importorskip("numba")
+    count, draws = 500, 5000
+    k = np.array([1, 2, 3, 4, 7, 10, 13, 100, 1000, 2000, 3000, 4500, 5000])
+
+    def both(seed):
+        below = np.random.default_rng(9).random(count) * 0.3 if above else None
+        return bounded_sums(np.random.Generator(np.random.SFC64(seed)), count, draws, k, 2.0, below)
+
+    monkeypatch.setattr(kernel, "_WORTH_IT", math.inf)
+    plain = both(3)
+    monkeypatch.setattr(kernel, "_WORTH_IT", -1.0)
+    assert kernel.compiled(0) is not None
+    compiled = both(3)
+    assert np.array_equal(plain, compiled)
+    assert not np.array_equal(plain, both(4))
+
+
+def test_without_numba_nothing_is_compiled(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    kernel.compile_now.cache_clear()
+    try:
+        monkeypatch.setattr(kernel, "_WORTH_IT", -1.0)
+        assert kernel.compiled(0) is None
+        low, high = bounded_sums(np.random.default_rng(1), 10, R, K, 1.0)
+        assert np.all(low <= high)
+    finally:
+        kernel.compile_now.cache_clear()
 
 
 def test_bounds_enclose_sums_in_the_mean_and_orders_tighten_them():

@@ -13,9 +13,10 @@ exponentials,
 
 one exponential for each consecutive order and one gamma for every other.
 
-Z(V) = exp(−s·Φ⁻¹(V) − s²/2) is read from a table, linear in V within bins that are 2⁻⁹ of an octave, found from
-the leading bits of V without a logarithm. Z″ = s·Z·(s + x)/φ(x)² bounds the error of each chord: `relative` for
-V ≤ ½ and `absolute` above, both added outwards. Where the table cannot be that good (large σ) Z is computed.
+Z(V) = exp(−s·Φ⁻¹(V) − s²/2) is read from a table, linear in V within bins that are 2⁻⁹ of an octave of V or, above
+½, of 1 − V, found from the leading bits without a logarithm. Z″ = s·Z·(s + x)/φ(x)² bounds the error of each chord by
+`relative`, which is added outwards; V itself carries rounding, which is `absolute` at most in Z. Where the table
+cannot be that good (σ below about ⅛) Z is computed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ import numpy as np
 from scipy.special import ndtri
 
 from ballsbins.accounting.curve import ADD, Array, Direction
+from ballsbins.accounting.monte_carlo import kernel
 from ballsbins.accounting.monte_carlo.orders import Orders, checked
 from ballsbins.accounting.monte_carlo.pairs import Losses, Untilted
 from ballsbins.accounting.monte_carlo.plain import with_spikes
 
 _BITS = 9
+_SHIFT = 52 - _BITS
 _OCTAVES = 60
-_GOOD = 1e-5
+_GOOD = 5e-5
 _CACHED = 2**15  # numbers worked on at a time
 
 
@@ -42,20 +45,13 @@ def upper_tails(
     rng: np.random.Generator, count: int, draws: int | Array, orders: Orders, above: Array | None = None
 ) -> Array:
     """V of the order statistics, shape (orders, count); given `above` = 1 − Φ(y*/σ), of draws that are below y*."""
-    gaps = np.diff(np.append(0, orders))
+    gaps = np.diff(np.append(0, orders)).astype(np.float64)
     v = np.empty((gaps.size, count))
-    start = 0
-    while start < gaps.size:  # runs of equal gaps, each drawn in one call
-        stop = start + 1
-        while stop < gaps.size and gaps[stop] == gaps[start]:
-            stop += 1
-        if gaps[start] == 1:
-            rng.standard_exponential(out=v[start:stop])
-        else:
-            rng.standard_gamma(float(gaps[start]), out=v[start:stop])
-        start = stop
-    for i in range(1, gaps.size):  # np.cumsum along this axis takes three times as long
-        np.add(v[i - 1], v[i], out=v[i])
+    fast = kernel.compiled(v.size)
+    if fast is None:
+        partial_sums(rng, gaps, v)
+    else:
+        fast[0](rng, gaps, v)
     total = v[-1] + rng.standard_gamma(np.broadcast_to(np.asarray(draws) + 1.0 - orders[-1], (count,)))
     v *= 1.0 / total
     if above is not None:
@@ -64,28 +60,66 @@ def upper_tails(
     return v
 
 
+def partial_sums(rng: np.random.Generator, gaps: Array, v: Array) -> None:
+    """v[i] = v[i−1] + Gamma(gaps[i]); the NumPy form of `kernel`."""
+    start = 0
+    while start < gaps.size:  # runs of equal gaps, each drawn in one call
+        stop = start + 1
+        while stop < gaps.size and gaps[stop] == gaps[start]:
+            stop += 1
+        if gaps[start] == 1.0:
+            rng.standard_exponential(out=v[start:stop])
+        else:
+            rng.standard_gamma(gaps[start], out=v[start:stop])
+        start = stop
+    for i in range(1, gaps.size):  # np.cumsum along this axis takes three times as long
+        np.add(v[i - 1], v[i], out=v[i])
+
+
 @dataclass(frozen=True)
 class _Table:
-    """Chords of Z(V) over bins of V, or none where they would be poor."""
+    """Chords of Z(V) over bins of V up to ½ and then, from `half` on, of 1 − V; or none where they would be poor."""
 
     s: float
     first: int = 0
+    half: int = 0
     intercept: Array = field(default_factory=lambda: np.empty(0))
     slope: Array = field(default_factory=lambda: np.empty(0))
     relative: float = 1e-14
-    absolute: float = 0.0
 
-    def __call__(self, v: Array) -> Array:
-        """Z at the upper tails v; v is overwritten."""
-        if self.slope.size == 0 or v.min() < 2.0**-_OCTAVES:
-            return z_of_tail(v, self.s)
-        height = max(_CACHED // v.shape[-1], 1)
+    def sums(self, v: Array, weights: Array) -> Array:
+        """weights @ Z(v), row after row; v, which increases from row to row, is overwritten."""
+        count = v.shape[1]
+        found = np.zeros((2, count))
+        if self.slope.size == 0 or v[0].min() < 2.0**-_OCTAVES:
+            return np.asarray(np.einsum("wi,ij->wj", weights, z_of_tail(v, self.s)))
+        fast = kernel.compiled(0)
+        if fast is not None:
+            facts = (self.slope, self.intercept, _SHIFT, self.first, self.half)
+            fast[1](v, v.view(np.int64), *facts, weights, found)
+            return found
+        height = max(_CACHED // count, 1)
+        terms = np.empty((height + 1, count))
         for start in range(0, v.shape[0], height):  # a few rows at a time stay in the cache
-            part = v[start : start + height]
-            bins = part.view(np.int64) >> (52 - _BITS)
-            bins -= self.first
-            part *= self.slope.take(bins, mode="clip")
-            part += self.intercept.take(bins, mode="clip")
+            z = self.chords(v[start : start + height])
+            for row, weight in zip(found, weights[:, start : start + height], strict=True):
+                part = terms[: z.shape[0] + 1]
+                part[0] = row
+                np.multiply(z, weight[:, None], out=part[1:])
+                np.add.reduce(part, axis=0, out=row)  # one row after the other, as in `kernel`
+        return found
+
+    def chords(self, v: Array) -> Array:
+        """Z(v), in the place of v."""
+        if v[-1].max() <= 0.5:
+            bins = (v.view(np.int64) >> _SHIFT) - self.first
+        else:
+            high = v > 0.5
+            np.subtract(1.0, v, out=v, where=high)
+            bins = np.maximum((v.view(np.int64) >> _SHIFT) - self.first, 0)
+            bins += self.half * high
+        v *= self.slope.take(bins, mode="clip")
+        v += self.intercept.take(bins, mode="clip")
         return v
 
 
@@ -97,25 +131,33 @@ def z_of_tail(v: Array, s: float) -> Array:
 @lru_cache(maxsize=8)
 def table(s: float) -> _Table:
     """The table for s = 1/σ."""
-    first = int(np.array(2.0**-_OCTAVES).view(np.int64)) >> (52 - _BITS)
-    last = int(np.array(1.0).view(np.int64)) >> (52 - _BITS)
-    edges = (np.arange(first, last + 1, dtype=np.int64) << (52 - _BITS)).view(np.float64)
+    first = int(np.array(2.0**-_OCTAVES).view(np.int64)) >> _SHIFT
+    last = (int(np.array(0.5).view(np.int64)) >> _SHIFT) + 1  # ½ itself is in the first bin beyond
+    edges = (np.arange(first, last + 1, dtype=np.int64) << _SHIFT).view(np.float64)
     left, right = edges[:-1], edges[1:]
+    x = -ndtri(edges)  # ≥ 0 but for the last
+    far = np.maximum(np.abs(x[:-1]), np.abs(x[1:]))  # φ is least, and s + |x| largest, at the outer end
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        z = z_of_tail(edges, s)
-        slope = np.diff(z) / (right - left)
-        x = np.abs(ndtri(right))
-        far = np.maximum(np.abs(ndtri(left)), x)  # φ is least, and s + |x| largest, at the outer end
         phi = np.exp(-0.5 * far * far) / math.sqrt(2.0 * math.pi)
-        error = s * z[:-1] * (s + far) / phi**2 * (right - left) ** 2 / 8.0
-        error = np.minimum(error, z[:-1] - z[1:])  # between two ends of a monotone function
-    low = right <= 0.5
-    # Z grows no more than twofold within a bin for any s in use, so the error relative to the right end is safe
-    relative = float(np.max(error[low] / z[1:][low]))
-    absolute = float(np.max(error[~low]))
-    if not (math.isfinite(relative) and relative <= 5 * _GOOD and absolute <= _GOOD):
+        parts = []
+        for side in (1.0, -1.0):  # V = u, then V = 1 − u
+            z = np.exp(side * s * x - 0.5 * s * s)
+            slope = np.diff(z) / (right - left)
+            most, least = np.maximum(z[:-1], z[1:]), np.minimum(z[:-1], z[1:])
+            error = s * most * (s + far) / phi**2 * (right - left) ** 2 / 8.0 / least
+            parts.append((z[:-1] - slope * left, slope, error))
+    relative = max(float(np.max(error)) for _, _, error in parts)
+    if not (math.isfinite(relative) and relative <= _GOOD):
         return _Table(s)
-    return _Table(s, first, z[:-1] - slope * left, slope, relative, absolute)
+    intercept, slope = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    return _Table(s, first, left.size, intercept, slope, relative + 1e-14)
+
+
+def rounding(s: float, draws: float) -> float:
+    """How far Z is off if 10⁻¹³ of V is lost, V = 1 − 0.01/R being the largest that occurs: |dZ/dV| = s·Z/φ."""
+    x = -ndtri(0.01 / draws)
+    steepest = max(0.0, 0.5 * x * x - s * x) - 0.5 * s * s  # of log Z/φ on [−x, 0]
+    return 1e-13 * 2.6 * s * math.exp(min(steepest, 30.0))
 
 
 def bounded_sums(
@@ -128,12 +170,13 @@ def bounded_sums(
 ) -> tuple[Array, Array]:
     """Lower and upper bounds on sums of `draws` (a number, or one for each sum) independent Z."""
     known = table(s)
-    z = known(upper_tails(rng, count, draws, orders, above))
-    below = np.diff(np.append(0, orders)).astype(np.float64)
-    over = np.append(np.diff(orders), 0).astype(np.float64)
-    last = np.asarray(draws) + 1.0 - orders[-1]
-    low, high = below @ z, over @ z + last * z[-1]
-    slack = known.absolute * np.asarray(draws, dtype=np.float64)
+    v = upper_tails(rng, count, draws, orders, above)
+    weights = np.stack([np.diff(np.append(0, orders)), np.append(np.diff(orders), 1)]).astype(np.float64)
+    end = v[-1:].copy()  # of the last order there are R + 1 − k_r, which may differ from sum to sum
+    low, high = known.sums(v, weights)
+    high += (np.asarray(draws) - orders[-1]) * known.sums(end, np.ones((2, 1)))[0]
+    most = np.asarray(draws, dtype=np.float64)
+    slack = most * rounding(s, float(np.max(most)))
     return np.maximum(low * (1.0 - known.relative) - slack, 0.0), high * (1.0 + known.relative) + slack
 
 

@@ -1,0 +1,91 @@
+"""The two inner loops of `order_statistics` compiled by numba, where it is installed (extra `[parallel]`).
+
+The same numbers as the NumPy path, bit for bit: the generator is the same, its exponentials and gammas are drawn by
+the same algorithms (ziggurat; Marsaglia and Tsang) in the same order, and sums are added up in the same order. It is
+faster because constants of a gamma are computed once for all samples and each number is touched once.
+
+Compiling takes seconds, so it is done once NumPy has worked for about as long: `compiled` counts what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ballsbins import extras
+from ballsbins.errors import MissingExtraError
+
+_WORTH_IT = 3e8  # numbers, about three seconds of the NumPy path
+_drawn = 0.0
+
+
+def compiled(numbers: int) -> tuple[Callable[..., None], Callable[..., None]] | None:
+    """`partial_sums` and `weighted_sums`, once so many numbers were drawn that compiling them pays."""
+    global _drawn  # noqa: PLW0603  # how much this process has drawn: decides speed, never an answer
+    _drawn += numbers
+    return compile_now() if _drawn > _WORTH_IT else None
+
+
+def forget() -> None:
+    """Count from nothing again."""
+    global _drawn  # noqa: PLW0603
+    _drawn = 0.0
+
+
+@lru_cache(maxsize=1)
+def compile_now() -> tuple[Callable[..., None], Callable[..., None]] | None:
+    """Compile them, or None without numba."""
+    try:
+        numba = extras.load("numba", feature="Compiled order statistics", extra="parallel")
+    except MissingExtraError:
+        return None
+    return numba.njit(_partial_sums), numba.njit(_weighted_sums)
+
+
+def _partial_sums(rng: np.random.Generator, gaps: Any, v: Any) -> None:
+    """v[i] = v[i−1] + Gamma(gaps[i]), for all samples of one order before the next."""
+    for i in range(gaps.size):
+        if gaps[i] == 1.0:
+            for j in range(v.shape[1]):
+                v[i, j] = rng.standard_exponential()
+        else:
+            b = gaps[i] - 1.0 / 3.0
+            c = 1.0 / math.sqrt(9.0 * b)
+            for j in range(v.shape[1]):
+                while True:
+                    x = rng.standard_normal()
+                    w = 1.0 + c * x
+                    while w <= 0.0:
+                        x = rng.standard_normal()
+                        w = 1.0 + c * x
+                    w = w * w * w
+                    u = rng.random()
+                    if u < 1.0 - 0.0331 * (x * x) * (x * x):
+                        break
+                    if math.log(u) < 0.5 * x * x + b * (1.0 - w + math.log(w)):
+                        break
+                v[i, j] = b * w
+        if i > 0:
+            for j in range(v.shape[1]):
+                v[i, j] += v[i - 1, j]
+
+
+def _weighted_sums(
+    v: Any, bits: Any, slope: Any, intercept: Any, shift: int, first: int, half: int, weights: Any, sums: Any
+) -> None:
+    """Sums of Z(v) over orders, with both rows of weights; the table has V ≤ ½ first, then 1 − V from `half` on."""
+    for i in range(v.shape[0]):
+        below, over = weights[0, i], weights[1, i]
+        for j in range(v.shape[1]):
+            if v[i, j] <= 0.5:
+                b = (bits[i, j] >> shift) - first
+            else:
+                v[i, j] = 1.0 - v[i, j]
+                b = half + max((bits[i, j] >> shift) - first, 0)
+            z = v[i, j] * slope[b] + intercept[b]
+            sums[0, j] += below * z
+            sums[1, j] += over * z
