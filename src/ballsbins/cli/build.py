@@ -324,7 +324,7 @@ def _show_plan(prepared: Plan, epochs: int, *, json_log: bool) -> None:
         ("input", f"{facts['rows']:,} rows of {facts['columns']} columns, {_bytes(facts['input_bytes'])}"),
         ("batches", f"{prepared.sampler.steps:,} an epoch, {render.name_of(prepared.sampler)}, {every}"),
         ("memory limit", _bytes(facts["memory_limit"])),
-        ("pass one", f"scatters the rows into {facts['buckets']:,} buckets, {_bytes(facts['scratch_bytes'])} on disk"),
+        ("pass one", f"scatters rows into {facts['buckets']:,} buckets, {_bytes(facts['scratch_bytes'])} on disk"),
         ("pass two", f"sorts each and writes, {_bytes(facts['output_bytes_per_epoch'])} an epoch"),
         ("free disk needed", _bytes(facts["scratch_bytes"] + epochs * facts["output_bytes_per_epoch"])),
         ("time", f"about {_seconds(epochs * facts['seconds_per_epoch'])} in all, from a trial on the first rows"),
