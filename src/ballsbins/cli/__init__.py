@@ -8,6 +8,7 @@ import typer
 
 from ballsbins import __version__
 from ballsbins.cli import (
+    audit,
     build,
     compare,
     data,
@@ -37,6 +38,7 @@ demo.register(app)
 monte_carlo.register(app)
 report.register(app)
 data.register(app)
+audit.register(app)
 build.register(app)
 train.register(app)
 reproduce.register(app)

@@ -1,6 +1,7 @@
 """What may be published: the card of a run, its privacy statement, the check of somebody else's card, citations."""
 
 from ballsbins.report.card import Card
+from ballsbins.report.citation import citation
 from ballsbins.report.statement import Statement
 
-__all__ = ["Card", "Statement"]
+__all__ = ["Card", "Statement", "citation"]

@@ -30,15 +30,25 @@ def statement_of(card: Card) -> Statement:
     others = under_others(card.mechanism, card.delta)
     replaced = replace_one(card.mechanism, claim, card.delta)
     sections = (
-        Section("Guarantee", _guarantee(card, claim)),
-        Section("What is protected", _protected(card, claim, replaced)),
-        Section("What was run" if card.planned else "What is run", _run(card, claim)),
-        Section("Accounting", _accounting(card, claim)),
-        Section("What is not covered", _not_covered(card)),
-        Section("Under other samplers", _under_others(card, claim, others)),
-        Section("To verify", _verify(card)),
+        _section("Guarantee", _guarantee(card, claim)),
+        _section("What is protected", _protected(card, claim, replaced)),
+        _section("The run", _run(card, claim)),
+        _section("Accounting", _accounting(card, claim)),
+        _section("What is not covered", _not_covered(card)),
+        _section("Under other samplers", _under_others(card, claim, others)),
+        _section("To verify", _verify(card)),
     )
     return Statement(_headline(card, claim), sections, _facts(card, claim, others, replaced))
+
+
+def _section(title: str, items: tuple[Item, ...]) -> Section:
+    """Paragraphs begin with a capital, unless with a letter of ours such as ε."""
+    return Section(
+        title,
+        tuple(
+            Item(label, text[:1].upper() + text[1:] if text[:1].isascii() else text) for label, text in items
+        ),
+    )
 
 
 def _at_most(bound: Bound) -> str:
@@ -72,7 +82,7 @@ def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
             "Setting",
             "Central differential privacy: a trusted party holds the data, trains, and publishes the result.",
         ),
-        Item("Claim", f"{_sentence(_at_most(claim))} at δ = {up(card.delta)}."),
+        Item("Claim", f"{_at_most(claim)} at δ = {up(card.delta)}."),
     ]
     if claim.directions:
         parts = [f"{name}: {_at_most(part)}" for name, part in claim.directions.items()]
@@ -269,16 +279,16 @@ def _method(claim: Bound) -> str:
         )
     if words.startswith("closed form"):
         return "the closed form of the Gaussian mechanism"
-    if words.startswith("renyi"):
+    if words.startswith("Rényi"):
         return "Rényi divergences, converted"
     return "a proved lower and a proved upper bound; the truth between them is not known"
 
 
 def _not_covered(card: Card) -> tuple[Item, ...]:
     general = "; ".join(NEVER_COVERED)
-    items = [Item("In general", f"{_sentence(general)}.")]
+    items = [Item("In general", f"{general}.")]
     if card.not_covered:
-        items.append(Item("Of this run", f"{_sentence('; '.join(x.rstrip('.') for x in card.not_covered))}."))
+        items.append(Item("Of this run", f"{'; '.join(line.rstrip('.') for line in card.not_covered)}."))
     return tuple(items)
 
 
@@ -321,11 +331,6 @@ def _verify(card: Card) -> tuple[Item, ...]:
             "How", "`ballsbins check card.json` recomputes the claim from the card of the run by two methods."
         ),
     )
-
-
-def _sentence(text: str) -> str:
-    """Begin with a capital where a word begins."""
-    return text[:1].upper() + text[1:] if text[:1].isascii() else text
 
 
 def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: Replaced) -> dict[str, Any]:

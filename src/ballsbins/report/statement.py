@@ -17,11 +17,6 @@ class Item(NamedTuple):
     label: str
     text: str
 
-    def sentence(self) -> str:
-        """The text, which begins with a capital where it begins with a letter of ours."""
-        first = self.text[:1]
-        return f"{first.upper() if first.isascii() else first}{self.text[1:]}"
-
 
 class Section(NamedTuple):
     """What is said under one heading."""
@@ -44,7 +39,7 @@ class Statement:
         parts = [f"{marks} Privacy statement", f"**{self.headline}**"]
         for section in self.sections:
             parts.append(f"{marks}# {section.title}")
-            parts.append("\n".join(f"- **{item.label}.** {item.sentence()}" for item in section.items))
+            parts.append("\n".join(f"- **{item.label}.** {item.text}" for item in section.items))
         return "\n\n".join(parts) + "\n"
 
     def text(self, width: int = _WIDTH) -> str:
@@ -55,7 +50,7 @@ class Statement:
             parts.append(f"{section.title}\n{'-' * len(section.title)}")
             parts += [
                 textwrap.fill(
-                    f"{item.label}. {item.sentence()}",
+                    f"{item.label}. {item.text}",
                     width,
                     subsequent_indent="  ",
                     break_long_words=False,

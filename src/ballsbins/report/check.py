@@ -1,0 +1,130 @@
+"""Recompute the claim of somebody's card, by the accountant and by a second method, and say whether they agree.
+
+A claim "ε ≤ u at δ" agrees if the accountant proves ε ≤ u, and the second method does not contradict it: a tight
+claim lies inside the error of any Monte Carlo estimate, which can refute it, but hardly prove it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ballsbins.accounting.monte_carlo import MonteCarlo
+from ballsbins.bound import Bound
+from ballsbins.errors import UnreachableTargetError
+from ballsbins.report.card import Card
+from ballsbins.report.second import second_opinion
+from ballsbins.report.words import down, up
+
+Verdict = Literal["agrees", "too small", "not proved", "no opinion"]
+_DIGITS = 1e-6  # relative: claims are published to six digits, and machines differ in the last bits
+_LARGEST = 700.0  # privacy losses beyond mean nothing
+
+
+@dataclass(frozen=True)
+class Check:
+    """What became of a claim. `epsilon` is recomputed at the card's δ; the two δ are at the claimed ε."""
+
+    card: Card
+    epsilon: Bound | None
+    delta: Bound
+    second: Bound | None
+    verdict: Verdict
+    second_verdict: Verdict
+    findings: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the claim may be believed."""
+        return not self.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        parts = {"epsilon": self.epsilon, "delta_at_claim": self.delta, "second_delta_at_claim": self.second}
+        numbers = {name: None if part is None else part.to_dict() for name, part in parts.items()}
+        for part in numbers.values():
+            if part is not None:
+                part.pop("mechanism", None)
+        return {
+            "agrees": self.agrees,
+            "claim": self.card.claim.to_dict(),
+            "delta": self.card.delta,
+            "mechanism": self.card.mechanism.to_dict(),
+            "verdict": self.verdict,
+            "second_verdict": self.second_verdict,
+            "findings": list(self.findings),
+            **numbers,
+        }
+
+
+def check(card: Card, method: MonteCarlo) -> Check:
+    """Recompute what the card claims; `method` is used where Monte Carlo is the second method."""
+    mechanism, delta = card.mechanism, card.delta
+    claimed = float(card.claim.upper)
+    findings = []
+    try:
+        epsilon = mechanism.epsilon(delta)
+    except UnreachableTargetError as error:
+        epsilon = None
+        findings.append(f"no ε can be claimed at δ = {up(delta)}: {error}")
+    verdict: Verdict = "not proved"
+    if epsilon is not None:
+        verdict, said = _judge(claimed, epsilon, delta)
+        findings += said
+        findings += _directions(card.claim, epsilon)
+    point = min(claimed, _LARGEST)
+    at_claim = mechanism.delta(point)
+    second = second_opinion(mechanism, point, method)
+    second_verdict: Verdict = "no opinion"
+    if second is not None:
+        second_verdict = "agrees"
+        if float(second.lower) > delta:
+            second_verdict = "too small"
+            findings.append(
+                f"by {second.method}, δ at ε = {up(point)} is at least {down(float(second.lower))}, more than the "
+                f"{up(delta)} claimed"
+            )
+        findings += _disjoint(at_claim, second)
+    return Check(card, epsilon, at_claim, second, verdict, second_verdict, tuple(findings))
+
+
+def _judge(claimed: float, found: Bound, delta: float) -> tuple[Verdict, list[str]]:
+    low, high = float(found.lower), float(found.upper)
+    if high <= claimed * (1.0 + _DIGITS):
+        return "agrees", []
+    if low > claimed:
+        times = f", {low / claimed:.3g} times as much" if low >= 1.05 * claimed > 0.0 else ""
+        return "too small", [
+            f"the claim ε ≤ {up(claimed)} is TOO SMALL: at δ = {up(delta)} ε is at least {down(low)}{times}"
+        ]
+    return "not proved", [
+        f"the claim ε ≤ {up(claimed)} is not proved: at δ = {up(delta)} ε is at least {down(low)}, and at most "
+        f"{up(high)} is what can be stated"
+    ]
+
+
+def _directions(claim: Bound, found: Bound) -> list[str]:
+    """What is claimed for one direction alone must hold too."""
+    said = []
+    for name, part in claim.directions.items():
+        low, claimed = float(found.directions[name].lower), float(part.upper)
+        if low > claimed * (1.0 + _DIGITS):
+            said.append(
+                f"the claim ε ≤ {up(claimed)} for the direction {name} is too small: ε is at least {down(low)}"
+            )
+    return said
+
+
+def _disjoint(one: Bound, two: Bound) -> list[str]:
+    """Two methods whose intervals do not meet: one of them is wrong, and neither may be relied upon."""
+    pairs = {"δ": (one, two)} | {
+        f"δ ({name})": (part, two.directions[name])
+        for name, part in one.directions.items()
+        if name in two.directions
+    }
+    return [
+        f"the two methods contradict each other on {name}: {down(float(a.lower))} … {up(float(a.upper))} and "
+        f"{down(float(b.lower))} … {up(float(b.upper))}; do not rely on either, and report it"
+        for name, (a, b) in pairs.items()
+        if float(a.lower) > float(b.upper) or float(b.lower) > float(a.upper)
+    ]
