@@ -23,8 +23,7 @@ def test_a_loader_of_ones_own_is_refused(training, weighted):
     run = training(MECHANISM, weighted(40), lr=0.1)
     before = run.vector()
     with pytest.raises(RunError, match=REPLACED):
-        for batch in DataLoader(run.dataset, batch_size=2, shuffle=True):
-            run.step(batch)
+        run.gradients(DataLoader(run.dataset, batch_size=2, shuffle=True))
     assert torch.equal(run.vector(), before)
 
 
@@ -47,20 +46,22 @@ def test_skipping_an_empty_batch_is_refused(training, weighted):
 
 def test_skipping_the_last_batch_is_refused(training, weighted):
     run = training(MECHANISM, weighted(40))
+    batches = iter(run.loader)
+    for _ in range(19):
+        run.step(next(batches))
+    next(batches)
     with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}, but the optimizer took 19 steps"):
-        for position, batch in enumerate(run.loader):
-            if position < 19:
-                run.step(batch)
+        next(batches)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_accumulating_two_batches_into_a_step_is_refused(training, weighted, mode):
     run = training(MECHANISM, weighted(40), mode=mode)
-    with pytest.raises((RunError, ValueError), match=f"{OUT_OF_STEP}|accumulation"):
-        for position, batch in enumerate(run.loader):
-            run.backward(batch)
-            if position % 2:
-                run.optimizer.step()
+    batches = iter(run.loader)
+    run.backward(next(batches))
+    run.backward(next(batches))  # clears the first; frameworks leave that out, and Opacus then refuses
+    with pytest.raises(RunError, match=OUT_OF_STEP):
+        run.optimizer.step()
 
 
 def test_a_step_after_the_end_is_refused(training, weighted):
@@ -79,8 +80,7 @@ def test_batches_dealt_out_by_accelerate_are_refused(training, weighted, even, r
     run = training(MECHANISM, weighted(40))
     dealt = prepare_data_loader(run.loader, num_processes=2, process_index=rank, even_batches=even)
     with pytest.raises(RunError, match=OUT_OF_STEP):
-        for batch in dealt:
-            run.step(batch)
+        run.gradients(dealt)
     assert run.loader.as_run() is None  # at the very first step
 
 
@@ -153,11 +153,11 @@ def test_our_accountant_of_poisson_batches_is_refused(training, weighted):
         noise_multiplier=1.0,
         max_grad_norm=1.0,
     )
+    (batch,) = next(iter(loader))
+    optimizer.zero_grad()
+    model(batch).sum().backward()
     with pytest.raises(RunError, match="was not told which mechanism"):
-        for (batch,) in loader:
-            optimizer.zero_grad()
-            model(batch).sum().backward()
-            optimizer.step()
+        optimizer.step()
 
 
 def test_another_accountant_hooked_in_place_of_ours_is_seen(training, weighted):
@@ -200,8 +200,7 @@ def test_a_gradient_that_is_not_finite_stops_with_its_step(training, weighted, m
     dataset.values[7, 0] = value
     run = training(MECHANISM, dataset, mode=mode, lr=0.1)
     with pytest.raises(RunError, match=rf"not finite at step {place} \(epoch 0, step {place} of it\)"):
-        for batch in run.loader:
-            run.step(batch)
+        run.gradients()
     assert torch.isfinite(run.vector()).all()
     assert (run.loader.as_run() or MECHANISM).total_steps == place or place == 0
 
@@ -231,7 +230,7 @@ def test_bad_input_is_named():
     call()
     with pytest.raises(InvalidInputError, match="BatchNorm"):
         call(Normed())
-    with pytest.raises(InvalidInputError, match="is 19, but must be an integer of at least 20.*fewer steps"):
+    with pytest.raises(InvalidInputError, match=r"is 19, but must be an integer of at least 20.*fewer steps"):
         call(dataset=TensorDataset(torch.ones(19, 2)))
     with pytest.raises(InvalidInputError, match="Stream"):
         call(dataset=Stream())

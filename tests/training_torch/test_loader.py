@@ -68,7 +68,7 @@ def test_it_gives_the_batches_of_the_mechanism_epoch_by_epoch(sampler):
             seen.append(indices_of(batch))
             step()
         assert seen == expected(mechanism, 30, epoch)
-    with pytest.raises(RunError, match="All 40 steps .* more epochs"):
+    with pytest.raises(RunError, match=r"All 40 steps .* more epochs"):
         iter(loader)
     assert len(loader) == 20
 
@@ -90,7 +90,8 @@ def test_an_unfinished_last_epoch_stops():
     loader, step = private(mechanism, Indexed(30))
     lengths = []
     for _ in range(2):
-        lengths.append((len(loader), sum(1 for _ in map(lambda _: step(), loader))))
+        stated = len(loader)
+        lengths.append((stated, len([step() for _ in loader])))
     assert lengths == [(20, 20), (7, 7)]
     assert loader.as_run() == mechanism
     with pytest.raises(RunError, match="All 27 steps"):
@@ -287,7 +288,7 @@ def test_states_of_something_else_are_refused():
     ):
         with pytest.raises(InvalidInputError, match="the mechanism of this checkpoint"):
             load(other)
-    with pytest.raises(InvalidInputError, match="steps_taken of this checkpoint is 20.* to 5"):
+    with pytest.raises(InvalidInputError, match=r"steps_taken of this checkpoint is 20.* to 5"):
         load(Mechanism(BallsAndBins(20), 1.0, last_epoch_steps=5))
     with pytest.raises(InvalidInputError, match="number of examples of this checkpoint is 30"):
         load(size=31)

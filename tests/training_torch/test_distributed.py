@@ -1,0 +1,116 @@
+"""Two real processes: as many steps on each, disjoint shares whose union is the batch, and one process's model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ballsbins import BallsAndBins, Mechanism
+from ballsbins.errors import InvalidInputError
+
+HERE = Path(__file__).parent
+STEPS, EPOCHS, EXAMPLES = 12, 2, 30  # many shares are empty
+
+WORKER = """
+import importlib.util, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch.distributed as dist
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as DPDDP
+spec = importlib.util.spec_from_file_location("problems", {conftest!r})
+problems = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(problems)
+from ballsbins import BallsAndBins, Mechanism
+from ballsbins.training.opacus import make_private
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + folder + "/store", rank=rank, world_size=2)
+
+
+def train(mode):
+    torch.manual_seed(rank)  # DPDDP gives all ranks the model of rank 0, which the test knows
+    net, dataset, loss = problems.Net(), problems.Weighted({examples}), problems.WeightedLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+    made = make_private(
+        Mechanism(BallsAndBins({steps}), 1.0, epochs={epochs}), DPDDP(net), optimizer, dataset,
+        max_grad_norm=1.0, key=5, grad_sample_mode=mode, criterion=loss if mode == "ghost" else None,
+    )
+    model, optimizer, loader = made[0], made[1], made[-1]
+    loss = made[2] if mode == "ghost" else loss
+    shares, lengths = [], []
+    for epoch in range({epochs}):
+        lengths.append(len(loader))
+        for batch in loader:
+            optimizer.zero_grad()
+            loss(model(batch["inputs"]), batch["label"], batch["weight"]).backward()
+            optimizer.step()
+        shares.append([share.tolist() for share in loader._run._batches(epoch)])
+    vector = torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+    return {{"lengths": lengths, "history": loader.accountant.history, "shares": shares, "vector": vector}}
+
+torch.save({{mode: train(mode) for mode in ("hooks", "ghost")}}, folder + "/rank" + str(rank))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What the two processes saw, for each mode."""
+    folder = tmp_path_factory.mktemp("ranks")
+    code = WORKER.format(conftest=str(HERE / "conftest.py"), examples=EXAMPLES, steps=STEPS, epochs=EPOCHS)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(rank), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return [torch.load(folder / f"rank{rank}", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.slow  # starts two processes, each of which imports torch
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_two_ranks_in_lockstep_train_the_model_of_one(training, weighted, ranks, mode):
+    one, two = (rank[mode] for rank in ranks)
+    mechanism = Mechanism(BallsAndBins(STEPS), 1.0, epochs=EPOCHS)
+    assert one["lengths"] == two["lengths"] == [STEPS] * EPOCHS
+    assert one["history"] == two["history"] == [(1.0, 1 / STEPS, STEPS * EPOCHS)]
+    empty = 0
+    for epoch in range(EPOCHS):
+        batches = mechanism.batches(EXAMPLES, 5, epoch)
+        for batch, first, second in zip(batches, one["shares"][epoch], two["shares"][epoch], strict=True):
+            assert set(first).isdisjoint(second)
+            assert sorted(first + second) == sorted(batch.tolist())
+            empty += not first or not second
+    assert empty > 0
+
+    assert torch.equal(one["vector"], two["vector"])
+    alone = training(mechanism, weighted(EXAMPLES), mode=mode, lr=0.3)
+    for _ in range(EPOCHS):
+        alone.gradients()
+    assert torch.allclose(alone.vector(), one["vector"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_is_not_wrapped_is_refused_where_several_train(
+    training, weighted, tmp_path, monkeypatch
+):
+    """Each of the processes would release its own noisy sum of the same batches."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        training(Mechanism(BallsAndBins(5), 1.0), weighted(20))  # one process is no several
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        with pytest.raises(InvalidInputError, match="wrapped for the 2 processes"):
+            training(Mechanism(BallsAndBins(5), 1.0), weighted(20))
+    finally:
+        monkeypatch.undo()
+        torch.distributed.destroy_process_group()
