@@ -17,6 +17,7 @@ ENDINGS = (".html", ".htm")
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("page")(page)
+    app.command("serve")(serve)
 
 
 def page(
@@ -78,3 +79,18 @@ def page(
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
     )
+
+
+def serve(
+    port: Annotated[int, typer.Option("--port", "-p", help="Where to listen; 0 has a free port chosen.")] = 0,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; the default is for this machine alone.")
+    ] = "127.0.0.1",
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+) -> None:
+    """A local page with sliders: ε of the four samplers, curves, noise for a target, and the statement."""
+    from ballsbins.web import server
+
+    server.serve(host, port, browser=browser, say=typer.echo)

@@ -18,6 +18,11 @@ def library() -> str:
     return str(source)
 
 
+def version() -> str:
+    """Of Bokeh."""
+    return str(extras.load("bokeh", feature=FEATURE, extra=EXTRA).__version__)
+
+
 def figure_json(inks: list[int]) -> str:
     """A figure with one line and band for each number of a colour, as BokehJS reads it."""
     plotting = extras.load("bokeh.plotting", feature=FEATURE, extra=EXTRA)

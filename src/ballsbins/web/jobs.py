@@ -22,21 +22,21 @@ MEMORY = 4 * 2**30  # bytes that one worker may reserve
 Work = Callable[..., Iterator[Any]]
 
 
-class BusyError(BallsBinsError):
-    """More is asked than this server does at once."""
-
-
 class TooLongError(BallsBinsError):
     """Work that was stopped because it took too long."""
 
 
-class Workers:
-    """At most `count` pieces of work at once, each for at most `seconds`, with at most `waiting` in the queue."""
+class DiedError(BallsBinsError):
+    """A process that ended in the middle of its work."""
 
-    def __init__(self, count: int, seconds: float, waiting: int) -> None:
+
+class Workers:
+    """At most `count` pieces of work at once, each for at most `seconds`; others wait for their turn."""
+
+    def __init__(self, count: int, seconds: float) -> None:
         """No process is started before `start` or the first piece of work."""
         self.seconds = seconds
-        self._count, self._waiting, self._queued = count, waiting, 0
+        self._count = count
         self._turn = asyncio.Semaphore(count)
         self._idle: list[_Worker] = []
         self._closed = False
@@ -47,37 +47,28 @@ class Workers:
 
     async def results(self, work: Work, *arguments: Any) -> AsyncIterator[Any]:
         """What `work(*arguments)` yields, one by one; leaving the loop early kills the process."""
-        if self._queued >= self._count + self._waiting:
-            raise BusyError(
-                f"{self._queued} questions are being answered or wait already, and no more than "
-                f"{self._count + self._waiting} may. Ask again in a moment."
-            )
-        self._queued += 1
-        try:
-            async with self._turn:
-                worker = self._idle.pop() if self._idle else _Worker()
-                finished = False
-                try:
-                    async for result in worker.do(work, arguments, self.seconds):
-                        yield result
-                    finished = True
-                except TimeoutError:
-                    raise TooLongError(
-                        f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
-                        "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
-                    ) from None
-                except BallsBinsError:  # the work's own error: the process is well
-                    finished = True
-                    raise
-                finally:
-                    if finished and not self._closed:
-                        self._idle.append(worker)
-                    else:
-                        worker.kill()
-                        if not self._closed:
-                            self._idle.append(_Worker())
-        finally:
-            self._queued -= 1
+        async with self._turn:
+            worker = self._idle.pop() if self._idle else _Worker()
+            finished = False
+            try:
+                async for result in worker.do(work, arguments, self.seconds):
+                    yield result
+                finished = True
+            except TimeoutError:
+                raise TooLongError(
+                    f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
+                    "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
+                ) from None
+            except BallsBinsError as error:
+                finished = not isinstance(error, DiedError)  # the work's own error: the process is well
+                raise
+            finally:
+                if finished and not self._closed:
+                    self._idle.append(worker)
+                else:
+                    worker.kill()
+                    if not self._closed:
+                        self._idle.append(_Worker())
 
     def close(self) -> None:
         """End all processes."""
@@ -111,8 +102,8 @@ class _Worker:
                 async with asyncio.timeout_at(deadline):
                     kind, content = await asyncio.to_thread(self._pipe.recv)
             except (EOFError, OSError):
-                # killed: by us, if it took too long or nobody wants it any more, or for want of memory
-                raise BallsBinsError(
+                # killed by the system, for want of memory perhaps
+                raise DiedError(
                     "The computation ended before its answer; ask for something smaller."
                 ) from None
             if kind == "end":

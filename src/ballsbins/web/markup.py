@@ -79,7 +79,7 @@ def statement_html(statement: Statement) -> str:
     parts = [f'<p class="claim">{escape(statement.headline)}</p>']
     for section in statement.sections:
         items = "".join(
-            f"<div><dt>{escape(item.label)}</dt><dd>{_code(escape(item.sentence()))}</dd></div>"
+            f"<div><dt>{escape(item.label)}</dt><dd>{_code(escape(item.text))}</dd></div>"
             for item in section.items
         )
         parts.append(f"<section><h3>{escape(section.title)}</h3><dl>{items}</dl></section>")

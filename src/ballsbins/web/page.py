@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -63,8 +64,8 @@ def page(title: str, runs: Sequence[Run], note: str = "") -> str:
         rows=rows,
         note=escape(note),
         statements="".join(_statement(run, position) for position, run in enumerate(stated)),
-        figure=_json(json.loads(chart.figure_json(inks))),
-        data=_json(data),
+        figure=script_json(json.loads(chart.figure_json(inks))),
+        data=script_json(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
@@ -78,7 +79,7 @@ def curve_data(row: Row, points: Points, ink: int, position: int) -> dict[str, A
         "ink": ink,
         "dash": list(markup.DASHES[ink]),
         "name": row.name,
-        "answer": row.upper,
+        "answer": row.upper if math.isfinite(row.upper) else None,
         "delta": row.delta,
         "epsilon": points.epsilon,
         "lower": points.lower if wide else [],
@@ -98,7 +99,7 @@ def _statement(run: Run, position: int) -> str:
     )
 
 
-def _json(data: Any) -> str:
+def script_json(data: Any) -> str:
     """JSON that may stand in a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c")

@@ -98,6 +98,15 @@ const chart = (() => {
         range();
       }
     },
+    // a curve that there is none of any more
+    drop(position) {
+      const curve = state.curves[position];
+      if (!curve) return;
+      state.curves[position] = undefined;
+      if (!state.figure) return;
+      show({ ...curve, epsilon: [], lower: [], upper: [], at_most: [], answer: null });
+      range();
+    },
     closer(yes) {
       state.close = yes;
       range();
