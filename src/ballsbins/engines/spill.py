@@ -85,10 +85,12 @@ class BucketSort:
         width: int,
     ) -> None:
         arrow = load("pyarrow", feature="Batching tables", extra="data")
-        numbers = ((places - np.uint32(begin)) // np.uint32(width)).astype(np.uint16)
-        order = np.argsort(numbers, kind="stable")
         columns = [*batch.columns, arrow.array(positions), arrow.array(places)]
-        whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled).take(arrow.array(order))
+        whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled)
+        numbers = np.zeros(len(places), dtype=np.uint16)  # of the file that a row goes to
+        if len(files) > 1:
+            numbers = ((places - np.uint32(begin)) // np.uint32(width)).astype(np.uint16)
+            whole = whole.take(arrow.array(np.argsort(numbers, kind="stable")))
         ends = np.cumsum(np.bincount(numbers, minlength=len(files)))
         for file, stop, start in zip(files, ends, [0, *ends[:-1]], strict=True):
             if stop == start:
