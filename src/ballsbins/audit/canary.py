@@ -1,0 +1,168 @@
+"""Many runs of ABLQ on the data that is worst for its sampler, at once, and the best test of what they release.
+
+The query is ψ(x) = x for numbers in [−1, 1], as in the proofs that the paper's dominating pairs are tight (theorem
+3.1 for balls-and-bins). One example is the canary: 1, or ⊥. All others are 0; for shuffling they are −1, because the
+place that the canary leaves empty in a batch of known size then gives it away (the pair (P_S, Q_S) of the paper).
+
+What is observed is x_t = the response of step t, less what it would be in a batch without the canary's place: noise
+plus `present` (or `absent`, for ⊥) in the batch that has it. The likelihood ratio of the two is the most powerful
+statistic there is (Neyman and Pearson), for balls-and-bins (1/T)·Σ_t e^{(x_t − 1/2)/σ²}; it uses the claimed σ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+from ballsbins.samplers.key import Key
+
+Array = NDArray[np.float64]
+_CHUNK_NUMBERS = 2**21  # observations held at once: 16 MB
+
+
+@dataclass(frozen=True)
+class Game:
+    """What the canary adds to its batch when it is there and when it is not, and the best test.
+
+    `log_ratio`, the logarithm of the likelihood ratio, takes observations of shape (trials, epochs, steps).
+    """
+
+    present: float
+    absent: float
+    log_ratio: Callable[[Array], Array]
+
+
+def game_of(mechanism: Mechanism) -> Game:
+    """The worst data for the mechanism's sampler, and the test that fits it."""
+    sampler, variance = mechanism.sampler, mechanism.noise_multiplier**2
+    if getattr(sampler, "max_batch_size", None) is not None or mechanism.last_epoch_steps is not None:
+        raise InvalidInputError(
+            "the mechanism", mechanism, "of whole epochs, without a largest batch",
+            "Audit the same mechanism without these; what they change is exact and small.",
+        )  # fmt: skip
+
+    def ratio(x: Array, height: float) -> Array:
+        """Log of the density of N(height, σ²) over that of N(0, σ²)."""
+        return (height * x - 0.5 * height**2) / variance
+
+    def one_bin(x: Array, height: float = 1.0) -> Array:
+        """The canary is in one uniformly random batch of each epoch, independently."""
+        logs: Array = log_mean_exp(ratio(x, height)).sum(axis=1)
+        return logs
+
+    match sampler:
+        case BallsAndBins(redraw=True):
+            return Game(1.0, 0.0, one_bin)
+        case BallsAndBins():  # the same batch in every epoch: ratios multiply before they are averaged
+            return Game(1.0, 0.0, lambda x: log_mean_exp(ratio(x, 1.0).sum(axis=1)))
+        case Shuffle():
+            return Game(2.0, 1.0, lambda x: one_bin(x, 2.0) - one_bin(x, 1.0))
+        case Poisson():
+            log_in, log_out = (
+                -np.log(sampler.steps),
+                np.log1p(-1.0 / sampler.steps) if sampler.steps > 1 else -np.inf,
+            )
+            return Game(1.0, 0.0, lambda x: np.logaddexp(log_out, log_in + ratio(x, 1.0)).sum(axis=(1, 2)))
+        case Deterministic():  # the canary is the first example, and so in the first batch
+            return Game(1.0, 0.0, lambda x: ratio(x[:, :, 0], 1.0).sum(axis=1))
+    raise InvalidInputError(
+        "sampler", sampler, "BallsAndBins, Poisson, Shuffle or Deterministic",
+        "For another sampler no worst data set is known here.",
+    )  # fmt: skip
+
+
+def statistics(
+    mechanism: Mechanism, noise_multiplier: float, *, present: bool, trials: int, seed: int
+) -> Array:
+    """The log likelihood ratio in each of so many independent runs with noise of `noise_multiplier`."""
+    game = game_of(mechanism)
+    height = game.present if present else game.absent
+    shape = (mechanism.epochs, mechanism.sampler.steps)
+    random = np.random.default_rng([seed, present])
+    found = np.empty(trials)
+    if height == 0.0:  # where the canary would be does not matter: nothing is drawn
+        places: Any = _nowhere(mechanism.epochs)
+    else:
+        places = _places(mechanism, trials, Key.from_seed(2 * seed + present))
+    chunk = max(1, _CHUNK_NUMBERS // (shape[0] * shape[1]))
+    for begin in range(0, trials, chunk):
+        end = min(trials, begin + chunk)
+        observed = random.normal(0.0, noise_multiplier, (end - begin, *shape))
+        for epoch, (trial, step) in enumerate(places):
+            rows = slice(*np.searchsorted(trial, (begin, end)))
+            observed[trial[rows] - begin, epoch, step[rows]] += height
+        found[begin:end] = game.log_ratio(observed)
+    return found
+
+
+Places = list[
+    tuple[NDArray[np.int64], NDArray[np.int64]]
+]  # for each epoch: trials, in order, and the canary's step
+
+
+def _nowhere(epochs: int) -> Places:
+    nothing = np.empty(0, np.int64)
+    return [(nothing, nothing)] * epochs
+
+
+def _places(mechanism: Mechanism, trials: int, key: Key) -> Places:
+    """Where the canary is, in every run, by the sampler itself."""
+    sampler = mechanism.sampler
+    if isinstance(sampler, Shuffle):
+        return [_shuffled(sampler, trials, key, epoch, mechanism.epochs) for epoch in range(mechanism.epochs)]
+    if isinstance(sampler, Deterministic):
+        first = next(step for step, batch in enumerate(mechanism.batches(sampler.steps, key)) if 0 in batch)
+        return [(np.arange(trials), np.full(trials, first))] * mechanism.epochs
+    # Balls-and-bins and Poisson place every example independently of all others: so the examples of one draw
+    # are as many canaries, each of a run of its own.
+    return [_sorted(_members(mechanism, trials, key, epoch)) for epoch in range(mechanism.epochs)]
+
+
+def _members(
+    mechanism: Mechanism, trials: int, key: Key, epoch: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    for step, batch in enumerate(mechanism.batches(trials, key, epoch)):
+        yield batch.astype(np.int64), np.full(len(batch), step)
+
+
+def _sorted(
+    members: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    trial, step = (np.concatenate(parts) for parts in zip(*members, strict=True))
+    order = np.argsort(trial, kind="stable")
+    return trial[order], step[order]
+
+
+def _shuffled(
+    sampler: Shuffle, trials: int, key: Key, epoch: int, epochs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Shuffle as many examples as batches for every run: the canary's place in the order is its batch.
+
+    In a uniformly random order of many examples the orders within disjoint groups are independent and uniform, so one
+    draw serves a whole chunk of runs: a group of T examples each, of which the first is the canary.
+    """
+    steps = sampler.steps
+    chunk = max(1, _CHUNK_NUMBERS // steps)
+    found = []
+    for number, begin in enumerate(range(0, trials, chunk)):
+        runs = min(chunk, trials - begin)
+        order = sampler.order(runs * steps, key, number * epochs + epoch)
+        places: NDArray[np.int64] = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        places = places.reshape(runs, steps)
+        found.append((places < places[:, :1]).sum(axis=1))
+    return np.arange(trials), np.concatenate(found)
+
+
+def log_mean_exp(values: Array) -> Array:
+    """Over the last axis, without overflow."""
+    largest = values.max(axis=-1, keepdims=True)
+    logs: Array = np.log(np.exp(values - largest).mean(axis=-1)) + largest[..., 0]
+    return logs

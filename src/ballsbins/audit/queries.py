@@ -1,0 +1,53 @@
+"""The paper's algorithm "ABLQ_G" (adaptive batch linear queries) as it stands: what DP-SGD releases, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers.key import Key, as_key
+
+Array = NDArray[np.float64]
+Query = Callable[
+    [Array], Array
+]  # the responses so far → ψ_t of every example, a row each; ⊥ has a row of zeros
+_SLACK = 1e-9
+
+
+def answer_queries(
+    mechanism: Mechanism,
+    query: Query,
+    *,
+    key: Key | bytes | int,
+    random: np.random.Generator,
+    noise_multiplier: float | None = None,
+) -> Array:
+    """Run every step: g_t = Σ_{i ∈ S_t} ψ_t(x_i) + N(0, σ²I), with ψ_t chosen from g_1 … g_{t−1}.
+
+    The batches come from the mechanism's own sampler. `noise_multiplier` is only given to run something else than
+    what is claimed, as an audit's negative control does.
+    """
+    sigma = mechanism.noise_multiplier if noise_multiplier is None else noise_multiplier
+    chosen: Key = as_key(key)
+    responses: list[Any] = []
+    batches = None
+    for step in range(mechanism.total_steps):
+        epoch, position = divmod(step, mechanism.sampler.steps)
+        values = np.asarray(query(np.asarray(responses, np.float64)), np.float64)
+        norms = np.linalg.norm(values, axis=1)
+        if norms.max(initial=0.0) > 1.0 + _SLACK:
+            raise InvalidInputError(
+                f"the largest norm of a query in step {step}", float(norms.max()), "at most 1",
+                "Clip what the query gives for each example: the claim is about vectors in the unit ball.",
+            )  # fmt: skip
+        if batches is None or position == 0:
+            batches = mechanism.batches(len(values), chosen, epoch)
+        responses.append(
+            values[batches.at(position)].sum(axis=0) + random.normal(0.0, sigma, values.shape[1])
+        )
+    return np.array(responses)
