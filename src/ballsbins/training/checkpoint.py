@@ -60,7 +60,7 @@ def save(path: Path, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) 
 def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     """Read the header and the arrays."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             header = json.loads(stored[_HEADER].tobytes())
             arrays = [stored[f"array_{number:03d}"] for number in range(len(stored.files) - 1)]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -6,6 +6,7 @@ So there is one lookup and one sum into rows for all categories, and rows of dif
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -105,28 +106,25 @@ class Model:
     @property
     def num_parameters(self) -> int:
         """Count all weights, biases and table entries."""
-        dense = sum((a + 1) * b for a, b in zip(self.widths[:-1], self.widths[1:], strict=True))
-        return self.num_rows * self.embedding_dim + dense
+        return self.num_rows * self.embedding_dim + sum((a + 1) * b for a, b in self._dense)
+
+    @property
+    def _dense(self) -> list[tuple[int, int]]:
+        """Inputs and outputs of every dense layer."""
+        return list(zip(self.widths[:-1], self.widths[1:], strict=True))
 
     def zeros(self) -> Parameters:
         """Parameters that are all 0; under `jax.eval_shape` they cost nothing and tell the shapes."""
-        pairs = zip(self.widths[:-1], self.widths[1:], strict=True)
-        layers = tuple(Layer(jnp.zeros((a, b)), jnp.zeros(b)) for a, b in pairs)
+        layers = tuple(Layer(jnp.zeros((a, b)), jnp.zeros(b)) for a, b in self._dense)
         return Parameters(jnp.zeros((self.num_rows, self.embedding_dim)), layers)
 
     def initial(self, key: Key) -> Parameters:
         """Draw the parameters to begin with from the key: they do not depend on the data."""
         stream = Keystream(key, "initial parameters")
-        pairs = list(zip(self.widths[:-1], self.widths[1:], strict=True))
-        shapes = [(self.num_rows, self.embedding_dim), *pairs]
-        scales = [1.0 / math.sqrt(self.embedding_dim), *(math.sqrt(2.0 / width) for width, _ in pairs)]
-        drawn = []
-        for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True)):
-            size = math.prod(shape)
-            words = jnp.asarray(stream.words32(number, 0, words_for(size)))
-            drawn.append(scale * normals(words, size).reshape(shape))
-        layers = tuple(Layer(weight, jnp.zeros(weight.shape[1])) for weight in drawn[1:])
-        return Parameters(drawn[0], layers)
+        sizes = [self.num_rows * self.embedding_dim, *(a * b for a, b in self._dense)]
+        words = tuple(stream.words32(number, 0, words_for(size)) for number, size in enumerate(sizes))
+        drawn: Parameters = _initial(self, words)
+        return drawn
 
     def forward(self, parameters: Parameters, batch: Batch) -> Activations:
         """Compute the logits, and keep what the gradients need."""
@@ -144,7 +142,19 @@ class Model:
         return Activations(tuple(inputs), rows, (a @ last.weight + last.bias)[:, 0])
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _initial(model: Model, words: tuple[NDArray[np.uint32], ...]) -> Parameters:
+    """Weights of variance 2 / inputs, for layers with ReLU; embeddings of norm about 1; biases 0."""
+
+    def drawn(number: int, shape: tuple[int, int], scale: float) -> jax.Array:
+        return scale * normals(jnp.asarray(words[number]), math.prod(shape)).reshape(shape)
+
+    table = drawn(0, (model.num_rows, model.embedding_dim), 1.0 / math.sqrt(model.embedding_dim))
+    weights = [drawn(1 + k, shape, math.sqrt(2.0 / shape[0])) for k, shape in enumerate(model._dense)]
+    return Parameters(table, tuple(Layer(weight, jnp.zeros(weight.shape[1])) for weight in weights))
+
+
 def losses(logits: jax.Array, batch: Batch) -> jax.Array:
     """Binary cross-entropy of every example times its weight."""
-    each: jax.Array = batch.weights * (jax.nn.softplus(logits) - batch.labels * logits)
+    each: jax.Array = batch.weights * jax.nn.softplus((1.0 - 2.0 * batch.labels) * logits)
     return each

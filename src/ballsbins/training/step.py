@@ -54,21 +54,30 @@ def noise_words(model: Model) -> int:
     return sum(words_for(leaf.size) for leaf in jax.tree.leaves(jax.eval_shape(model.zeros)))
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def private_step(
-    model: Model, state: State, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
-) -> tuple[State, Watched]:
-    """Clip, sum, add noise to every parameter, divide by the public n/T, and let Adam step.
+def private_gradient(
+    model: Model, parameters: Parameters, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
+) -> tuple[Parameters, Watched]:
+    """Clip, sum, add noise to every parameter, and divide by the public n/T.
 
     Without `words` no noise is added: clipping alone, which is not private.
     """
-    clipped = clipped_sum(model, state.parameters, batch, scalars.clip_norm)
+    clipped = clipped_sum(model, parameters, batch, scalars.clip_norm)
     gradient = clipped.gradient
     if words is not None:
         # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
         gradient = jax.lax.optimization_barrier(gradient)  # type: ignore[no-untyped-call]
         gradient = with_noise(gradient, words, scalars.noise)
-    return _stepped(state, gradient, scalars), _watched(clipped.loss, clipped.finite, batch)
+    mean: Parameters = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
+    return mean, _watched(clipped.loss, clipped.finite, batch)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+def private_step(
+    model: Model, state: State, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
+) -> tuple[State, Watched]:
+    """Let Adam step along the private gradient."""
+    mean, watched = private_gradient(model, state.parameters, batch, words, scalars)
+    return _stepped(state, mean, scalars), watched
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -79,7 +88,8 @@ def plain_step(model: Model, state: State, batch: Batch, scalars: Scalars) -> tu
         return losses(model.forward(parameters, batch).logits, batch).sum()
 
     loss, gradient = jax.value_and_grad(total)(state.parameters)
-    return _stepped(state, gradient, scalars), _watched(loss, jnp.isfinite(loss), batch)
+    mean = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
+    return _stepped(state, mean, scalars), _watched(loss, jnp.isfinite(loss), batch)
 
 
 def with_noise(gradient: Parameters, words: jax.Array | NDArray[np.uint32], scale: Any) -> Parameters:
@@ -95,8 +105,7 @@ def with_noise(gradient: Parameters, words: jax.Array | NDArray[np.uint32], scal
     return noised
 
 
-def _stepped(state: State, gradient: Parameters, scalars: Scalars) -> State:
-    mean = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
+def _stepped(state: State, mean: Parameters, scalars: Scalars) -> State:
     updates, optimizer = _ADAM.update(mean, state.optimizer)
     parameters = jax.tree.map(
         lambda old, update: old - scalars.learning_rate * update, state.parameters, updates

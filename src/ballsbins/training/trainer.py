@@ -26,6 +26,7 @@ from ballsbins.engines import BatchFiles
 from ballsbins.errors import BallsBinsError, DataError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
+from ballsbins.report.card import write_atomically
 from ballsbins.samplers import Key, as_key
 from ballsbins.training import checkpoint
 from ballsbins.training._jax import jax, jnp, optax
@@ -141,6 +142,8 @@ def train(
     else:
         num_examples = len(data.train)
         check_examples(data.features, data.train, "the training split")
+    if delta is not None and plan.mechanism is not None:
+        plan.mechanism.epsilon(delta)  # what cannot be accounted for fails now, not after the last step
     shape = plan.batch_shape(num_examples)
     model = Model.for_features(data.features, embedding_dim=plan.embedding_dim, hidden=plan.hidden)
     feed: Feed
@@ -154,16 +157,16 @@ def train(
     run.take_steps(feed, last, should_stop, checkpoint_seconds, progress)
     parameters = run.state.parameters
     metrics = evaluate(model, parameters, {"test": data.test, "validation": data.validation})
+    if directory is not None:
+        run.save()
+        save_model(directory / MODEL, model, parameters)
     card = None
     mechanism = plan.after(run.steps)
     if mechanism is not None and delta is not None:
         card = run.card(mechanism, delta, metrics, data.not_covered)
-    if directory is not None:
-        run.save()
-        save_model(directory / MODEL, model, parameters)
-        if card is not None:
+        if directory is not None:
             card.write(directory / CARD)
-            (directory / STATEMENT).write_text(card.statement().markdown() + "\n", encoding="utf-8")
+            write_atomically(directory / STATEMENT, card.statement().markdown() + "\n")
     return Result(plan, model, parameters, run.steps, metrics, card)
 
 

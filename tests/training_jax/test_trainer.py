@@ -1,0 +1,212 @@
+"""Whole runs: what they compute, what they refuse, and what they leave behind."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from ballsbins import BallsAndBins, Deterministic, Key, Mechanism, Poisson, Shuffle, new_key
+from ballsbins.errors import DataError, InvalidInputError, SecretError, UnreachableTargetError
+from ballsbins.report import Card
+from ballsbins.training import trainer
+from ballsbins.training.checkpoint import load
+from ballsbins.training.feed import FromMemory
+from ballsbins.training.trainer import DivergedError, InMemory, load_model, train
+
+SEED = 4
+
+
+def same(first, second):
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
+
+
+@pytest.fixture(scope="module")
+def whole(data, plan):
+    """The run from beginning to end."""
+    return train(data, plan, key=SEED)
+
+
+@pytest.mark.parametrize("kind", [BallsAndBins, Poisson, Shuffle, Deterministic])
+def test_every_sampler_learns_without_noise(data, plan, kind):
+    limit = {"max_batch_size": 60, "num_examples": 240} if kind in (BallsAndBins, Poisson) else {}
+    free = replace(
+        plan, sampler=kind(12, **limit), noise_multiplier=0.0, clip_norm=None, epochs=8, learning_rate=0.02
+    )
+    result = train(data, free, key=1, delta=1e-5)
+    assert result.metrics["test_auc"] > 0.8
+    assert result.mechanism is None
+    assert result.card is None
+    clipped = train(data, replace(free, clip_norm=0.5), key=1)
+    assert clipped.metrics["test_auc"] > 0.75
+    assert not same(result.parameters, clipped.parameters)
+
+
+def test_the_same_key_gives_the_same_parameters(data, plan, whole):
+    assert same(whole.parameters, train(data, plan, key=SEED).parameters)
+    assert not same(whole.parameters, train(data, plan, key=SEED + 1).parameters)
+
+
+def test_noise_is_added_in_every_step(data, plan):
+    """Two runs that differ in σ alone are apart after one step already."""
+    first, second = (
+        train(data, replace(plan, noise_multiplier=sigma), key=SEED, stop_after=1) for sigma in (0.0, 0.7)
+    )
+    assert not same(first.parameters, second.parameters)
+
+
+def test_the_card_states_what_was_run(data, plan):
+    once = replace(plan, epochs=1)
+    result = train(data, once, key=SEED, delta=1e-5)
+    card = result.card
+    assert card.mechanism == result.mechanism == once.mechanism
+    assert card.clip_norm == 0.5
+    assert card.normaliser == 20.0
+    assert card.planned is None
+    assert not card.key_secret
+    assert card.claim.upper == once.mechanism.epsilon(1e-5).upper
+    assert card.metrics["test_auc"] == result.metrics["test_auc"]
+
+
+def test_stopping_early_states_the_mechanism_as_run(data, plan):
+    once, calls = replace(plan, epochs=1), []
+    result = train(data, once, key=SEED, delta=1e-5, should_stop=lambda: calls.append(1) or len(calls) == 5)
+    assert result.steps == 5
+    assert result.mechanism == Mechanism(plan.sampler, 0.7, 1, 5)
+    assert result.card.planned == once.mechanism
+    assert result.card.claim.upper < once.mechanism.epsilon(1e-5).upper
+    assert any("stop" in line for line in result.card.not_covered)
+
+
+def test_what_cannot_be_accounted_for_fails_before_the_first_step(data, plan, tmp_path):
+    tight = replace(plan, epochs=1, sampler=replace(plan.sampler, max_batch_size=25))
+    with pytest.raises(UnreachableTargetError, match="truncates batches so often"):
+        train(data, tight, key=SEED, delta=1e-5, directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("stop", [1, 12, 17])
+def test_a_run_in_two_parts_has_the_same_bits(data, plan, whole, tmp_path, stop):
+    first = train(data, plan, key=SEED, directory=tmp_path, stop_after=stop, checkpoint_seconds=0.0)
+    assert first.steps == stop
+    second = train(data, plan, key=SEED, directory=tmp_path)
+    assert same(second.parameters, whole.parameters)
+    header, arrays = load(tmp_path / trainer.CHECKPOINT)
+    assert header["steps"] == 24
+    again = train(data, plan, key=SEED, directory=tmp_path)  # nothing is left to do
+    assert same(again.parameters, whole.parameters)
+    assert len(arrays) == 3 * 7 + 1
+
+
+def test_what_is_left_behind(data, plan, tmp_path):
+    key, once = new_key(), replace(plan, epochs=1)
+    made = train(data, once, key=key, directory=tmp_path, delta=1e-5)
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {trainer.CHECKPOINT, trainer.MODEL, trainer.CARD, trainer.STATEMENT}
+    model, parameters = load_model(tmp_path / trainer.MODEL)
+    assert model == made.model
+    assert same(parameters, made.parameters)
+    assert Card.read(tmp_path / trainer.CARD).mechanism == once.mechanism
+    assert "balls-and-bins" in (tmp_path / trainer.STATEMENT).read_text().lower()
+    key.save(tmp_path / "key")
+    digits = (tmp_path / "key").read_bytes().strip()
+    for name in names:
+        content = (tmp_path / name).read_bytes()
+        assert digits not in content
+        assert bytes.fromhex(digits.decode()) not in content
+    assert key.commitment() != Key.from_seed(SEED).commitment()
+
+
+def test_one_example_that_becomes_empty_changes_one_batch_only(data, plan):
+    """The batch that has it loses its row; every other batch keeps all its bits: the premise of the accounting."""
+    key, place = Key.from_seed(SEED), 100
+    feed = FromMemory(data.train, plan.sampler, key, 60)
+    zeroed = data.train.take(np.arange(240))
+    zeroed.integers[place] = 77.0
+    other = FromMemory(zeroed, plan.sampler, key, 60)
+    changed = 0
+    for first, second in zip(feed.batches(0, 0), other.batches(0, 0), strict=True):
+        if any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True)):
+            changed += 1
+            rows = np.flatnonzero((first.integers != second.integers).any(axis=1))
+            assert len(rows[first.weights[rows] > 0]) <= 1
+            assert np.array_equal(first.weights, second.weights)
+    # padding repeats the last example, never this one
+    assert changed == 1
+
+
+def test_truncated_batches_keep_the_largest_size_and_every_row_once(data, plan):
+    tight = replace(plan.sampler, max_batch_size=18)
+    seen = np.zeros(240)
+    for batch, indices in zip(
+        FromMemory(data.train, tight, Key.from_seed(1), 18).batches(0, 0), tight.batches(240, 1), strict=True
+    ):
+        assert batch.weights.shape == (18,)
+        assert batch.weights.sum() == len(indices) <= 18
+        np.testing.assert_array_equal(batch.integers[: len(indices)], data.train.integers[indices])
+        seen[indices] += 1
+    assert seen.max() == 1
+    assert 0 < (seen == 0).sum() < 120  # some were cut
+
+
+def test_progress_tells_nothing_of_batch_sizes(data, plan):
+    seen = []
+    train(data, plan, key=SEED, progress=seen.append, stop_after=14)
+    assert [at.steps for at in seen] == list(range(1, 15))
+    assert {at.expected_batch_size for at in seen} == {20.0}
+    assert all(at.loss > 0 for at in seen)
+
+
+def test_a_gradient_that_is_no_number_stops_with_its_step(data, plan, tmp_path):
+    broken = data.train.take(np.arange(240))
+    broken.integers[100] = 1e30  # finite, so that the data is accepted, but its gradient is not
+    step = 1 + next(t for t, batch in enumerate(plan.sampler.batches(240, SEED)) if 100 in batch)
+    with pytest.raises(DivergedError, match=f"step {step} of 24"):
+        train(replace(data, train=broken), plan, key=SEED, directory=tmp_path, checkpoint_seconds=0.0)
+    if step > 1:
+        header, arrays = load(tmp_path / trainer.CHECKPOINT)
+        assert header["steps"] == step - 1
+        assert all(np.isfinite(array).all() for array in arrays)
+
+
+def test_bad_data_is_refused(data, plan):
+    few = replace(data, train=data.train.take(np.arange(11)))
+    with pytest.raises(InvalidInputError, match="number of training examples is 11"):
+        train(few, replace(plan, sampler=Shuffle(12)), key=1)
+    labels = data.train.labels.copy()
+    labels[3] = 2.0
+    with pytest.raises(InvalidInputError, match=r"a label .* is 2.0, but must be 0 or 1"):
+        train(replace(data, train=replace(data.train, labels=labels)), plan, key=1)
+    ids = data.train.categories.copy()
+    ids[3, 1] = 5
+    with pytest.raises(InvalidInputError, match=r"'c2'.* is 5"):
+        train(replace(data, train=replace(data.train, categories=ids)), plan, key=1)
+    with pytest.raises(InvalidInputError, match="num_examples"):
+        train(replace(data, train=data.train.take(np.arange(200))), plan, key=1)
+
+
+def test_a_checkpoint_of_another_run_is_refused(data, plan, tmp_path):
+    train(data, plan, key=SEED, directory=tmp_path, stop_after=2)
+    before = (tmp_path / trainer.CHECKPOINT).read_bytes()
+    with pytest.raises(InvalidInputError, match=r"noise_multiplier is 0.8, but must be 0.7"):
+        train(data, replace(plan, noise_multiplier=0.8), key=SEED, directory=tmp_path)
+    with pytest.raises(InvalidInputError, match=r"redraw is False, but must be True"):
+        train(data, replace(plan, sampler=replace(plan.sampler, redraw=False)), key=SEED, directory=tmp_path)
+    with pytest.raises(SecretError, match="Resume with the key of that run"):
+        train(data, plan, key=SEED + 1, directory=tmp_path)
+    assert (tmp_path / trainer.CHECKPOINT).read_bytes() == before
+    (tmp_path / trainer.CHECKPOINT).write_bytes(before[: len(before) // 2])
+    with pytest.raises(DataError, match="is not a file that training wrote"):
+        train(data, plan, key=SEED, directory=tmp_path)
+
+
+def test_epochs_with_new_bins_have_other_batches_and_noise(data, plan):
+    feed = FromMemory(data.train, plan.sampler, Key.from_seed(SEED), 60)
+    first, second = (next(iter(feed.batches(epoch, 0))) for epoch in (0, 1))
+    assert not np.array_equal(first.integers, second.integers)
+
+
+def test_no_test_split_no_metrics(data, plan):
+    result = train(InMemory(data.features, data.train), plan, key=1, stop_after=1)
+    assert result.metrics == {}
