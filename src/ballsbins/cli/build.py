@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -78,6 +79,13 @@ JsonLogOption = Annotated[
 ]
 
 
+EngineOption = Annotated[EngineName, typer.Option("--engine", help="Where it runs.", rich_help_panel=_HOW)]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master; local[*] by default.", rich_help_panel=_HOW),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("build")(build)
@@ -119,13 +127,8 @@ def build(
     key_file: KeyFileOption = None,
     memory: MemoryOption = "1GB",
     compression: CompressionOption = "snappy",
-    engine: Annotated[
-        EngineName, typer.Option("--engine", help="Where it runs.", rich_help_panel=_HOW)
-    ] = EngineName.EMBEDDED,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", help="Spark's master; local[*] by default.", rich_help_panel=_HOW),
-    ] = None,
+    engine: EngineOption = EngineName.EMBEDDED,
+    master: MasterOption = None,
     remove: Annotated[
         list[int] | None,
         typer.Option(
@@ -146,8 +149,7 @@ def build(
         raise InvalidInputError("--out", None, "given", "Name the directory of the batch files.")
     if remove:
         return _remove(out, remove)
-    if engine is EngineName.EMBEDDED and master is not None:
-        raise InvalidInputError("--master", master, "left out without --engine spark", "Add --engine spark.")
+    _check_master(engine, master)
     table = _open(inputs, no_header, column_type)
     chosen = _sampler_of(sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size)
     prepared = plan(
@@ -159,9 +161,9 @@ def build(
     if dry_run:
         return _show_plan(prepared, len(numbers), json_log=json_log)
     key = key_from(key_file)
-    with _progress(json_log=json_log) as report, _engine(engine, master) as build_one:
+    with _progress(json_log=json_log) as report, _engine(engine, master) as run:
         for number in numbers:
-            manifest = build_one(prepared, out, key, number, report)
+            manifest = run.build(prepared, out, key, number, report)
             if json_log:
                 _log(
                     {"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.to_dict()}
@@ -208,6 +210,8 @@ def assign(
     key_file: KeyFileOption = None,
     memory: MemoryOption = "1GB",
     compression: CompressionOption = "snappy",
+    engine: EngineOption = EngineName.EMBEDDED,
+    master: MasterOption = None,
     dry_run: DryRunOption = False,
     json_log: JsonLogOption = False,
 ) -> None:
@@ -217,7 +221,6 @@ def assign(
     37 % of the rows in no batch and the others in one or more; a join with it copies them as often. For example:
     ballsbins assign clicks/ --identity user --out bins.parquet --steps 1000 --epochs 5 --key-file key
     """
-    from ballsbins.engines.assign import assign as write
     from ballsbins.engines.assign import plan_assignment
 
     if out is None:
@@ -226,6 +229,7 @@ def assign(
         raise InvalidInputError("--examples", examples, "left out with inputs", "Their rows are counted.")
     if not inputs and examples is None:
         raise InvalidInputError("the inputs", None, "given", "Name files, or their rows with --examples.")
+    _check_master(engine, master)
     chosen = _sampler_of(sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size)
     source: Any = examples if examples is not None else _open(inputs, no_header, column_type)
     prepared = plan_assignment(
@@ -234,8 +238,9 @@ def assign(
     numbers = list(range(epochs)) if epoch is None else [epoch]
     if dry_run:
         return _show_plan(prepared, len(numbers), json_log=json_log)
-    with _progress(json_log=json_log) as report:
-        write(prepared, out, key_from(key_file), numbers, report)
+    key = key_from(key_file)
+    with _progress(json_log=json_log) as report, _engine(engine, master) as run:
+        run.assign(prepared, out, key, numbers, report)
     if json_log:
         return _log({"event": "assigned", "epochs": numbers, "file": str(out)})
     console = render.console()
@@ -301,18 +306,30 @@ def _remove(out: Path, epochs: list[int]) -> None:
         typer.echo(f"Removed epoch {number} of {out}.")
 
 
-@contextmanager
-def _engine(name: EngineName, master: str | None) -> Iterator[Callable[..., Any]]:
-    """The function that builds one epoch."""
-    if name is EngineName.EMBEDDED:
-        from ballsbins.engines.local import build as build_here
+class _Engine(NamedTuple):
+    """What an engine can do."""
 
-        yield build_here
+    build: Callable[..., Any]
+    assign: Callable[..., Any]
+
+
+@contextmanager
+def _engine(name: EngineName, master: str | None) -> Iterator[_Engine]:
+    if name is EngineName.EMBEDDED:
+        from ballsbins.engines import assign as assignment
+        from ballsbins.engines import local
+
+        yield _Engine(local.build, assignment.assign)
         return
     from ballsbins.engines import spark
 
     with spark.session() if master is None else spark.session(master) as session:
-        yield lambda *arguments: spark.build(*arguments, session=session)
+        yield _Engine(partial(spark.build, session=session), partial(spark.assign, session=session))
+
+
+def _check_master(engine: EngineName, master: str | None) -> None:
+    if engine is EngineName.EMBEDDED and master is not None:
+        raise InvalidInputError("--master", master, "left out without --engine spark", "Add --engine spark.")
 
 
 def _show_plan(prepared: Plan, epochs: int, *, json_log: bool) -> None:

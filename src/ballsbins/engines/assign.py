@@ -97,7 +97,7 @@ def assign(
     numbers = [check_epoch(epoch) for epoch in epochs]
     target = Path(path)
     with new_file(target) as (made, scratch):
-        schema = _schema(plan)
+        schema = assignment_schema(plan)
         with parquet.ParquetWriter(
             str(made), schema, compression=plan.compression, write_statistics=False
         ) as file:
@@ -107,7 +107,8 @@ def assign(
                     file.write_table(table)
 
 
-def _schema(plan: Plan) -> pa.Schema:
+def assignment_schema(plan: Plan) -> pa.Schema:
+    """The columns of an assignment: what names a row, the epoch and the batch."""
     arrow = load("pyarrow", feature="Writing assignments", extra="data")
     return arrow.schema(
         [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())]
@@ -141,8 +142,8 @@ def _epoch_of(
         reporter.written(stop, plan.sampler.steps)
 
 
-def _poisson(plan: Plan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
-    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+def require_numbered(plan: Plan) -> None:
+    """Refuse a column for a sampler, Poisson, that numbers the rows."""
     if plan.identity is not None:
         raise InvalidInputError(
             "the identity column",
@@ -150,6 +151,11 @@ def _poisson(plan: Plan, key: Key, epoch: int, reporter: Reporter, finished: Any
             "left out for Poisson",
             "Only balls-and-bins places a row by itself; the other samplers number the rows.",
         )
+
+
+def _poisson(plan: Plan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    require_numbered(plan)
     waiting: list[Any] = []
     steps: list[int] = []
     held = 0

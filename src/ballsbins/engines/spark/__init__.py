@@ -12,7 +12,8 @@ and a session:
 Inputs and the output directory must be reachable under the same address from the driver and from all executors.
 """
 
+from ballsbins.engines.spark.assign import assign
 from ballsbins.engines.spark.build import build
 from ballsbins.engines.spark.session import MissingJavaError, session
 
-__all__ = ["MissingJavaError", "build", "session"]
+__all__ = ["MissingJavaError", "assign", "build", "session"]

@@ -32,6 +32,7 @@ class Drawn:
     sampler: Any
     key: Key
     epoch: int
+    num_examples: int
     boundaries: tuple[tuple[int, int], ...] = ()
 
 
@@ -62,6 +63,19 @@ def truncation_function(drawn: Any) -> Any:
         return pa.array(words.view(np.int64))
 
     return arrow_udf(ballsbins_word, returnType="bigint")
+
+
+def poisson_function(drawn: Any) -> Any:
+    """The function from steps to Poisson batches, as lists of positions, already truncated."""
+
+    def ballsbins_batch(steps: pa.Array) -> pa.Array:
+        secret = drawn.value
+        batches = secret.sampler.batches(secret.num_examples, secret.key, secret.epoch)
+        return pa.array(
+            [batches.at(step).astype(np.int64) for step in steps.to_pylist()], pa.list_(pa.int64())
+        )
+
+    return arrow_udf(ballsbins_batch, returnType="array<bigint>")
 
 
 def shuffle_function(drawn: Any) -> Any:

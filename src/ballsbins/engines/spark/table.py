@@ -77,13 +77,25 @@ def _read(spark: SparkSession, inputs: Inputs) -> DataFrame:
             "mode": "FAILFAST",
         }
         schema = spark.createDataFrame(whole.empty_table()).schema
-        return spark.read.options(**options).schema(schema).csv(addresses)
+        frame = spark.read.options(**options).schema(schema).csv(addresses)
+        return frame.select(*(_as_pyarrow_reads(entry) for entry in whole))
     except AnalysisException as error:
         shown = inputs.files[0].shown
         raise DataError(
             f"Spark cannot read {shown!r}: {str(error).splitlines()[0]} Check that its machines see this address, or "
             "leave out columns of types it does not know."
         ) from None
+
+
+def _as_pyarrow_reads(entry: pa.Field) -> Column:
+    """A column of a text file: an empty text is one, not nothing; and NaN is nothing."""
+    types = load("pyarrow.types", feature="Reading CSV", extra="data")
+    column = sql.col(quoted(entry.name))
+    if types.is_string(entry.type):
+        column = sql.coalesce(column, sql.lit(""))
+    elif types.is_floating(entry.type):
+        column = sql.when(~sql.isnan(column), column)
+    return column.alias(entry.name)
 
 
 def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tuple[str, int]]:

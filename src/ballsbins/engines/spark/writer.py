@@ -118,10 +118,10 @@ class BatchWriter(DataSourceArrowWriter):
         """Leave no word: the driver removes the directory."""
 
 
-def read_committed(directory: Path) -> dict[int, Written]:
-    """What `commit` left: the parts by their number."""
+def read_committed(directory: Path) -> list[Written]:
+    """What `commit` left: the parts, in order."""
     plain = json.loads((directory / COMMITTED).read_text(encoding="utf-8"))
-    return {entry["part"]: Written(**entry) for entry in plain}
+    return sorted((Written(**entry) for entry in plain), key=lambda written: written.part)
 
 
 def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written:

@@ -1,0 +1,78 @@
+"""Run the plan: broadcast the secret, have all parts written, and say in one sentence what went wrong if it did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ballsbins import validate
+from ballsbins.engines.manifest import Manifest
+from ballsbins.engines.plan import Plan
+from ballsbins.engines.progress import Reporter
+from ballsbins.engines.spark.session import broadcast, shipped
+from ballsbins.errors import DataError
+from ballsbins.extras import load
+from ballsbins.samplers import Key
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ballsbins.engines.spark.writer import Written
+
+_PYTHON_ERROR = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception): .+)$", re.MULTILINE)
+
+
+def batches_per_file(plan: Plan, session: SparkSession, parts: int | None) -> int:
+    """Batches in one part: for so many parts, or for one for each core, and more where they would grow too large."""
+    wanted = session.sparkContext.defaultParallelism if parts is None else parts
+    number = validate.integer("parts", wanted, 1, advice="State how many files an epoch is cut into.")
+    even = -(-plan.sampler.steps // number)
+    return even if parts is not None else min(even, plan.batches_per_file)
+
+
+def run(
+    plan: Plan, manifest: Manifest, key: Key, scratch: Path, session: SparkSession, reporter: Reporter
+) -> list[Written]:
+    """Have Spark write all parts below `scratch`; return them in order."""
+    load("pyspark", feature="The Spark engine", extra="spark")
+    from ballsbins.engines.spark.progress import watched
+    from ballsbins.engines.spark.rows import drawn, sorted_rows
+    from ballsbins.engines.spark.writer import FORMAT, BatchSource, Job, read_committed
+
+    job = Job.of(scratch, manifest, plan.inputs.schema, plan.rows_per_group, plan.compression)
+    with (
+        shipped(session),
+        broadcast(session, drawn(plan, manifest, key)) as secret,
+        _spark_errors(scratch),
+        watched(session, scratch, manifest, plan, reporter),
+    ):
+        session.dataSource.register(BatchSource)
+        rows = sorted_rows(plan, manifest, session, secret)
+        rows.write.format(FORMAT).mode("append").option("job", job.to_option()).save()
+    written = read_committed(scratch)
+    for part in written:
+        if part.problem is not None:
+            column = "" if plan.identity is None else f"The identity column {plan.identity.name!r} "
+            raise DataError(f"{column}{part.problem}")
+    return written
+
+
+@contextmanager
+def _spark_errors(scratch: Path) -> Iterator[None]:
+    """Turn a failed Spark job into an error that says what failed, without the Java stack."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        found = _PYTHON_ERROR.findall(str(error))
+        said = found[-1] if found else str(error).strip().splitlines()[0]
+        raise DataError(
+            f"Spark could not write below {str(scratch.parent.parent)!r}: {said} Nothing unfinished was left behind. "
+            "Check that all machines of the cluster can read the inputs and write this directory, then run the same "
+            "command again."
+        ) from None
