@@ -1,6 +1,7 @@
 """What the tests of the engines share: small tables, a key, and a memory limit so small that everything spills."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +53,7 @@ def folder(table, tmp_path_factory):
     """The table as Parquet files of different sizes, with things beside them that are not data."""
     path = tmp_path_factory.mktemp("inputs")
     cuts = [0, 1, 4_000, 4_000, 15_000, ROWS]
-    for number, (begin, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(cuts)):
         pq.write_table(table.slice(begin, end - begin), path / f"part-{number}.parquet", row_group_size=3_000)
     (path / "_SUCCESS").write_text("")
     (path / ".part-0.parquet.crc").write_text("not data")

@@ -42,8 +42,11 @@ def prepare_directory(directory: Path) -> None:
             "directory, or a new one."
         )
     require_private(directory)
+    finished = {f"{_BUILDING}{epoch_name(epoch)}" for epoch in complete_epochs(directory)}
     for name in names:
-        if name.startswith(_REMOVING):
+        if (
+            name.startswith(_REMOVING) or name in finished
+        ):  # left by a process that was killed at its very end
             shutil.rmtree(directory / name, ignore_errors=True)
 
 
@@ -65,11 +68,13 @@ def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
 @contextmanager
 def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
     """Give (where to write a file, a directory for temporary files); rename the file if all went well."""
+    work = path.with_name(f"{_BUILDING}{path.name}")
     if path.exists():
+        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed at its very end
         raise DataError(f"{str(path)!r} exists, and is not overwritten. Remove it, or name another file.")
     if not path.parent.is_dir():
         raise DataError(f"{str(path.parent)!r} is not a directory. Make it first, or name another file.")
-    with _workplace(path.with_name(f"{_BUILDING}{path.name}"), repr(str(path))) as scratch:
+    with _workplace(work, repr(str(path))) as scratch:
         made = scratch.with_name("file")
         yield made, scratch
         made.chmod(0o600)
