@@ -1,0 +1,107 @@
+"""Our mechanisms for users of jax_privacy: its batch selection, and the plan that its training loops expect.
+
+    plan = execution_plan(mechanism, num_examples=n, clip_norm=1.0, key=key)
+    gradient = jax.jit(plan.clipped_grad(loss))                # sum of clipped gradients / (n/T)
+    state = plan.noise_addition_transform.init(parameters)
+    for indices in plan.batch_selection_strategy.batch_iterator(n):
+        mean = gradient(parameters, data[indices], is_padding_example=indices == -1)
+        noisy, state = plan.noise_addition_transform.update(mean, state)
+
+The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.MechanismAccountant` knows. The sampler
+`BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless `redraw=False` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins import validate
+from ballsbins.dp_events import MechanismDpEvent
+from ballsbins.errors import InvalidInputError, MissingExtraError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import Key, as_key, pad
+from ballsbins.training._jax import jax
+
+try:
+    from jax_privacy import batch_selection, clipping, noise_addition
+    from jax_privacy.experimental.execution_plan import DPExecutionPlan
+except ImportError as missing:
+    raise MissingExtraError("The plan for jax_privacy", "jax") from missing
+
+
+@dataclass(frozen=True)
+class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[misc]
+    """The batches of all steps of a mechanism, as arrays of indices.
+
+    Formal guarantees of `batch_iterator`: those of the mechanism's sampler, in every epoch; exactly
+    `mechanism.total_steps` − `start` batches, empty ones too. Where the size of batches is fixed (the sampler has
+    `max_batch_size`, or `padded_to` is given) every array has that length, filled up with −1 at the end.
+    """
+
+    mechanism: Mechanism
+    key: Key = field(repr=False)
+    padded_to: int | None = None
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        """Validate, once."""
+        advice = "Give the number of steps already taken."
+        validate.integer("start", self.start, 0, self.mechanism.total_steps, advice=advice)
+
+    def batch_iterator(self, num_examples: int, rng: None = None) -> Iterator[NDArray[Any]]:
+        """Give the batches from step `start` on. They follow from the key, so there is no generator to give."""
+        if rng is not None:
+            advice = "The batches follow from the key of this strategy: leave rng out."
+            raise InvalidInputError("rng", "a generator", "None", advice)
+        return self._batches(num_examples)
+
+    def _batches(self, num_examples: int) -> Iterator[NDArray[Any]]:
+        steps = self.mechanism.sampler.steps
+        size = self.padded_to or getattr(self.mechanism.sampler, "max_batch_size", None)
+        taken = self.start
+        while taken < self.mechanism.total_steps:
+            epoch, start = divmod(taken, steps)
+            last = min(self.mechanism.total_steps - epoch * steps, steps)
+            drawn = self.mechanism.batches(num_examples, self.key, epoch, start)
+            for step in range(start, last):
+                batch = drawn.at(step)
+                yield batch.astype(np.int64) if size is None else pad(batch, size).indices
+            taken = epoch * steps + last
+
+
+def execution_plan(
+    mechanism: Mechanism,
+    *,
+    num_examples: int,
+    clip_norm: float,
+    key: Key | bytes | int,
+    padded_to: int | None = None,
+    start: int = 0,
+) -> Any:
+    """Return jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
+
+    Gradients are divided by the public n/T, and the noise is scaled to that. The noise is jax_privacy's, with a key
+    that follows from ours; its state holds that key, so it is as secret. To resume without saving it, give the steps
+    already taken as `start`: batches go on from there, with fresh noise.
+    """
+    secret = as_key(key)
+    advice = "It is the largest norm of one example's gradient."
+    clip = validate.real("clip_norm", clip_norm, 0.0, open_left=True, advice=advice)
+    count = validate.integer("num_examples", num_examples, 1, advice="Count the training examples.")
+    expected = count / mechanism.sampler.steps
+
+    def clipped_grad(*args: Any, **kwargs: Any) -> Any:
+        return clipping.clipped_grad(*args, **kwargs, l2_clip_norm=clip, normalize_by=expected)
+
+    words = np.frombuffer(secret.derive("jax_privacy noise", start)[:8], np.uint32)
+    noise = noise_addition.gaussian_privatizer(
+        stddev=mechanism.noise_multiplier * clip / expected,
+        prng_key=jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32"),
+    )
+    batches = MechanismBatches(mechanism, secret, padded_to, start)
+    return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism))
