@@ -1,0 +1,147 @@
+"""Tables come from Parquet, CSV and TSV, files and directories, local or elsewhere; what is wrong is named."""
+
+import gzip
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from ballsbins import BallsAndBins
+from ballsbins.engines import BatchFiles
+from ballsbins.engines.inputs import CsvOptions, open_inputs
+from ballsbins.engines.local import build
+from ballsbins.engines.plan import plan
+from ballsbins.errors import DataError, InvalidInputError
+
+from .conftest import ROWS
+
+
+def all_rows(inputs, rows=1000):
+    return pa.Table.from_batches([batch for _, batch in inputs.read(rows)], schema=inputs.schema)
+
+
+def write_csv(table, path, delimiter=","):
+    pc.write_csv(table, path, pc.WriteOptions(delimiter=delimiter))
+
+
+def test_a_directory_is_read_in_order_of_path_and_what_is_not_data_is_left_out(folder, table):
+    inputs = open_inputs([folder])
+    assert inputs.count() == ROWS
+    assert all_rows(inputs).equals(table)
+    assert max(batch.num_rows for _, batch in inputs.read(1000)) <= 1000
+
+
+def test_inputs_are_taken_in_the_order_given(folder, table):
+    paths = sorted(folder.glob("*.parquet"))[::-1]
+    rows = all_rows(open_inputs(paths))["row"].to_pylist()
+    assert rows[0] == 15_000
+    assert rows[-1] == 0
+    assert sorted(rows) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+def test_text_gives_the_same_batches_as_parquet(ending, folder, table, key, tiny, tmp_path):
+    path = tmp_path / "in"
+    path.mkdir()
+    for number, begin in enumerate(range(0, ROWS, 9_000)):
+        part = path / f"part-{number}.{ending.removesuffix('.gz')}"
+        write_csv(table.slice(begin, 9_000), part, "\t" if ending == "tsv" else ",")
+        if ending.endswith(".gz"):
+            (path / f"{part.name}.gz").write_bytes(gzip.compress(part.read_bytes()))
+            part.unlink()
+    sampler = BallsAndBins(40, max_batch_size=500, num_examples=ROWS)
+    build(plan(open_inputs([path]), sampler, memory=tiny), tmp_path / "out", key)
+    for indices, batch in zip(
+        sampler.batches(ROWS, key), BatchFiles.open(tmp_path / "out").batches(0), strict=True
+    ):
+        assert np.array_equal(batch["row"].to_numpy(), indices)
+        assert np.array_equal(batch["x"].to_numpy().astype(np.float32), table["x"].to_numpy()[indices])
+
+
+def test_text_without_a_header_and_with_stated_types(tmp_path):
+    (tmp_path / "in.csv").write_text("1,007,2.5\n2,008,3.5\n")
+    inputs = open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f1": "string"}))
+    assert all_rows(inputs).to_pylist() == [
+        {"f0": 1, "f1": "007", "f2": 2.5},
+        {"f0": 2, "f1": "008", "f2": 3.5},
+    ]
+    with pytest.raises(InvalidInputError, match="the type of f1 is 'number'"):
+        open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f1": "number"}))
+    with pytest.raises(DataError, match="The column 'f9' is missing"):
+        open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f9": "string"}))
+
+
+def test_an_address_of_pyarrow_fs(folder, table):
+    assert all_rows(open_inputs([folder.as_uri()])).equals(table)
+    with pytest.raises(DataError, match="'nowhere://x/y' cannot be read"):
+        open_inputs(["nowhere://x/y"])
+
+
+def test_the_fingerprint_tells_inputs_apart_and_does_not_depend_on_where_they_are(folder, table, tmp_path):
+    first = open_inputs([folder]).fingerprint()
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in sorted(folder.glob("*.parquet")):
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert open_inputs([moved]).fingerprint() == first
+    os.utime(moved / "part-0.parquet", (0, 0))
+    assert open_inputs([moved]).fingerprint() == first
+    pq.write_table(table.slice(0, 1).set_column(0, "row", [[5]]), moved / "part-0.parquet")
+    assert open_inputs([moved]).fingerprint() != first
+
+
+def test_schemas_that_differ_are_named(table, tmp_path):
+    for name, part in (
+        ("a", table),
+        ("b", table.set_column(2, "x", table["x"].cast(pa.float64()))),
+        ("c", table.drop_columns("maybe")),
+        ("d", table.append_column("more", table["x"])),
+    ):
+        pq.write_table(part, tmp_path / f"{name}.parquet")
+    for other, message in (
+        ("b", r"'x' is of type double in '.*b\.parquet', but of type float in '.*a\.parquet'"),
+        ("c", r"'maybe' is missing in '.*c\.parquet'"),
+        ("d", r"'more', which '.*d\.parquet' has is missing in '.*a\.parquet'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_inputs([tmp_path / "a.parquet", tmp_path / f"{other}.parquet"])
+
+
+def test_columns_in_another_order_are_the_same_table(table, tmp_path):
+    pq.write_table(table.slice(0, 10), tmp_path / "a.parquet")
+    pq.write_table(table.slice(10, 10).select(["x", "row", "maybe", "name"]), tmp_path / "b.parquet")
+    assert all_rows(open_inputs([tmp_path])).equals(table.slice(0, 20))
+
+
+def test_what_cannot_be_read_is_named(folder, table, tmp_path):
+    (tmp_path / "data.xlsx").write_text("")
+    (tmp_path / "bad.parquet").write_text("this is not Parquet")
+    (tmp_path / "empty").mkdir()
+    write_csv(table, tmp_path / "t.csv")
+    for paths, message in (
+        ([tmp_path / "absent"], "absent' does not exist"),
+        ([tmp_path / "data.xlsx"], r"data\.xlsx' is of no kind that can be read"),
+        ([tmp_path / "bad.parquet"], r"bad\.parquet' cannot be read"),
+        ([tmp_path / "empty"], "has no Parquet, CSV or TSV files"),
+        ([tmp_path / "t.csv", folder], r"is parquet, but '.*t\.csv' is csv"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_inputs(paths)
+    with pytest.raises(InvalidInputError, match="at least one"):
+        open_inputs([])
+
+
+def test_text_that_changes_its_type_is_named(tmp_path, key):
+    (tmp_path / "a.csv").write_text("n\n1\n2\n")
+    (tmp_path / "b.csv").write_text("n\n3\nmany\n")
+    with pytest.raises(DataError, match=r"b\.csv' cannot be read: .*many"):
+        plan(open_inputs([tmp_path]), BallsAndBins(2))
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("n,n\n1,2\n")
+    with pytest.raises(DataError, match="'n' is twice"):
+        open_inputs([tmp_path / "a.csv"])
