@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
-from ballsbins.errors import RunError
+from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.training.opacus.noise import StepNoise
 from ballsbins.training.opacus.run import Run
+
+RUN = "ballsbins"  # where the state of the run is in a saved optimizer
 
 
 class _Guarded:
@@ -20,6 +22,7 @@ class _Guarded:
     noise_multiplier: float
     max_grad_norm: float
     clip_norm: float  # as stated to make_private
+    original_optimizer: torch.optim.Optimizer
     _step_skip_queue: list[bool]
     _is_last_step_skipped: bool
 
@@ -74,6 +77,25 @@ class _Guarded:
         self._is_last_step_skipped = False
         for parameter in self.params:
             parameter.summed_grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's state and the run's: frameworks save this, so that no step is ever forgotten."""
+        saved: dict[str, Any] = self.original_optimizer.state_dict()
+        return saved | {RUN: self.run.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load both. A state without the run's is refused: the model would go on, and its past not be counted."""
+        if RUN not in state_dict:
+            raise InvalidInputError(
+                "the set of fields of this optimizer state",
+                sorted(state_dict),
+                f"with {RUN!r}",
+                "Load what an optimizer of make_private saved; load other states before make_private is called.",
+            )
+        self.run.load_state_dict(state_dict[RUN])
+        self.original_optimizer.load_state_dict(
+            {name: value for name, value in state_dict.items() if name != RUN}
+        )
 
 
 _classes: dict[type, type] = {}
