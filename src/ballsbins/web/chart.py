@@ -42,6 +42,9 @@ def figure_json(inks: list[int]) -> str:
         active_drag=None,
         toolbar_location=None,
         min_border_right=16,
+        background_fill_color=None,  # the page colours it, light or dark
+        border_fill_color=None,
+        outline_line_color=None,
     )
     figure.ygrid.ticker = models.LogTicker(desired_num_ticks=6)
     figure.yaxis.ticker = models.LogTicker(desired_num_ticks=6, num_minor_ticks=0)

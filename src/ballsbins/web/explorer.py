@@ -25,7 +25,7 @@ from ballsbins.web.answers import Calibrated, Points, Row
 from ballsbins.web.jobs import Work, Workers
 from ballsbins.web.question import Question, field_of
 
-QUICK_SECONDS, SLOW_SECONDS = 5.0, 20.0
+QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0
 _REMEMBERED = 256
 # the other samplers in the order of the table; their numbers are those of the chart's lines
 PLACES = {name: place for place, name in enumerate(SamplerName)}
@@ -46,7 +46,8 @@ class Explorer:
 
     def __init__(self) -> None:
         """No process is started yet."""
-        self.quick, self.slow = Workers(1, QUICK_SECONDS), Workers(2, SLOW_SECONDS)
+        self.quick = Workers(2, QUICK_SECONDS, urgent=True)
+        self.slow = Workers(2, SLOW_SECONDS, urgent=False)
         self.open = 0
         self._known: OrderedDict[Any, list[Any]] = OrderedDict()
 
@@ -79,12 +80,21 @@ class Explorer:
         """(part, result) as they become known; a result may be the error that took its place."""
         queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
 
+        answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
         async def compute(part: Part) -> None:
+            main = part.name == SamplerName.BALLS_AND_BINS
             try:
-                async for result in self._remembered(part):
-                    await queue.put((part.name, result))
+                # without an ε there is nothing to state
+                if part.name != "statement" or await answered:
+                    async for result in self._remembered(part):
+                        await queue.put((part.name, result))
+                        if main and not answered.done():
+                            answered.set_result(True)
             except BallsBinsError as error:
                 await queue.put((part.name, error))
+            if main and not answered.done():
+                answered.set_result(False)
             await queue.put((part.name, None))
 
         tasks = [asyncio.create_task(compute(part)) for part in self.parts(question)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -33,22 +34,22 @@ class DiedError(BallsBinsError):
 class Workers:
     """At most `count` pieces of work at once, each for at most `seconds`; others wait for their turn."""
 
-    def __init__(self, count: int, seconds: float) -> None:
-        """No process is started before `start` or the first piece of work."""
+    def __init__(self, count: int, seconds: float, *, urgent: bool) -> None:
+        """What is not urgent leaves the processor to what is. No process is started before `start` or the first work."""
         self.seconds = seconds
-        self._count = count
+        self._count, self._urgent = count, urgent
         self._turn = asyncio.Semaphore(count)
         self._idle: list[_Worker] = []
         self._closed = False
 
     def start(self) -> None:
         """Have all processes ready, so that the first question is answered as fast as the second."""
-        self._idle = [_Worker() for _ in range(self._count)]
+        self._idle = [_Worker(self._urgent) for _ in range(self._count)]
 
     async def results(self, work: Work, *arguments: Any) -> AsyncIterator[Any]:
         """What `work(*arguments)` yields, one by one; leaving the loop early kills the process."""
         async with self._turn:
-            worker = self._idle.pop() if self._idle else _Worker()
+            worker = self._idle.pop() if self._idle else _Worker(self._urgent)
             finished = False
             try:
                 async for result in worker.do(work, arguments, self.seconds):
@@ -68,7 +69,7 @@ class Workers:
                 else:
                     worker.kill()
                     if not self._closed:
-                        self._idle.append(_Worker())
+                        self._idle.append(_Worker(self._urgent))
 
     def close(self) -> None:
         """End all processes."""
@@ -80,7 +81,7 @@ class Workers:
 class _Worker:
     """A process that does one piece of work after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, urgent: bool) -> None:
         # Unlike fork, a fork server does not copy a process with threads; unlike spawn, it imports only once
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
@@ -88,7 +89,7 @@ class _Worker:
             context.set_forkserver_preload(["__main__", "ballsbins.web.jobs", "ballsbins.web.warm"])
         self._pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
-            target=_serve, args=(theirs,), daemon=True
+            target=_serve, args=(theirs, urgent), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -101,6 +102,8 @@ class _Worker:
             try:
                 async with asyncio.timeout_at(deadline):
                     kind, content = await asyncio.to_thread(self._pipe.recv)
+            except TimeoutError:
+                raise
             except (EOFError, OSError):
                 # killed by the system, for want of memory perhaps
                 raise DiedError(
@@ -117,13 +120,16 @@ class _Worker:
         self._process.kill()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, urgent: bool) -> None:
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
     with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if not urgent:
+        with suppress(AttributeError, OSError):  # not a POSIX system
+            os.nice(10)
     from ballsbins.web import warm
 
     warm.up()

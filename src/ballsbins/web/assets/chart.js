@@ -12,7 +12,6 @@ const chart = (() => {
     const document_ = Bokeh.documents[Bokeh.documents.length - 1];
     state.model = (name) => document_.get_model_by_name(name);
     state.figure = state.model("figure");
-    state.figure.toolbar.logo = null;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colour);
     colour();
     state.curves.forEach((curve) => curve && show(curve));
@@ -23,9 +22,8 @@ const chart = (() => {
     if (!state.figure) return;
     const figure = state.figure;
     const [ink, faint, line] = [css("--text"), css("--muted"), css("--line")];
-    figure.background_fill_color = null;
-    figure.border_fill_color = null;
-    figure.outline_line_color = null;
+    figure.background_fill_color = css("--card");
+    figure.border_fill_color = css("--card");
     for (const axis of [...figure.below, ...figure.left]) {
       axis.axis_label_text_color = ink;
       axis.axis_label_text_font_style = "normal";

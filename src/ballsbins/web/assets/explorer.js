@@ -238,6 +238,8 @@ function receive(event, mine) {
       if (event.html) fill(`row-${event.part}`, event.html);
       if (event.part === "balls-and-bins") {
         fill("headline", '<p class="epsilon waiting">no answer</p>');
+        fill("statement", '<p class="waiting">There is nothing to state.</p>');
+        chart.drop(0);
         mine.first = true;
       }
       if (event.part === "statement") fill("statement", '<p class="waiting">There is nothing to state.</p>');
