@@ -48,7 +48,7 @@ def test_more_noise_than_claimed_is_no_offence():
 
 
 def test_fixed_bins_accounted_as_redrawn_are_refuted():
-    """The twentyfold lie: fixed bins run, redrawn bins claimed. The runs of the one show more than the other allows."""
+    """The twentyfold lie: fixed bins run, redrawn claimed. The runs of the one show more than the other allows."""
     fixed, redrawn = (Mechanism(BallsAndBins(30, redraw=kind), 1.0, epochs=8) for kind in (False, True))
     shown = audit(fixed, 1e-2, trials=20_000, confidence=1 - FALSE_ALARM)
     assert shown.consistent
