@@ -15,6 +15,7 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
 from ballsbins.report.card import write_atomically
+from ballsbins.report.words import stated
 
 _RUN, _CARD = "What is run", "A run that has a card"
 
@@ -173,7 +174,7 @@ def _show(found: Any) -> None:
     out.print(render.describe(run.mechanism), style="dim")
     out.print()
     at = render.up(min(float(claim.upper), 700.0))
-    rows = [(f"claimed: ε at δ = {render.up(run.delta)}", "", render.up(float(claim.upper)), "")]
+    rows = [(f"claimed: ε at δ = {stated(run.delta)}", "", render.up(float(claim.upper)), "")]
     if found.epsilon is not None:
         rows.append(("recomputed: ε", *_ends(found.epsilon), found.verdict))
     rows.append((f"recomputed: δ at ε = {at}", *_ends(found.delta), ""))
@@ -191,9 +192,7 @@ def _show(found: Any) -> None:
     if not found.agrees:
         return
     out.print()
-    out.print(
-        f"[bold]AGREE: ε is at most {render.up(float(claim.upper))} at δ = {render.up(run.delta)}[/bold]"
-    )
+    out.print(f"[bold]AGREE: ε is at most {render.up(float(claim.upper))} at δ = {stated(run.delta)}[/bold]")
     if found.epsilon is not None and float(found.epsilon.upper) < 0.99 * float(claim.upper):
         out.print(f"The claim is larger than need be: ε ≤ {render.up(float(found.epsilon.upper))} is proved.")
     if not run.key_secret:

@@ -14,7 +14,7 @@ from ballsbins.bound import Bound
 from ballsbins.errors import UnreachableTargetError
 from ballsbins.report.card import Card
 from ballsbins.report.second import second_opinion
-from ballsbins.report.words import down, up
+from ballsbins.report.words import down, stated, up
 
 Verdict = Literal["agrees", "too small", "not proved", "no opinion"]
 _DIGITS = 1e-6  # relative: claims are published to six digits, and machines differ in the last bits
@@ -66,7 +66,7 @@ def check(card: Card, method: MonteCarlo) -> Check:
         epsilon = mechanism.epsilon(delta)
     except UnreachableTargetError as error:
         epsilon = None
-        findings.append(f"no ε can be claimed at δ = {up(delta)}: {error}")
+        findings.append(f"no ε can be claimed at δ = {stated(delta)}: {error}")
     verdict: Verdict = "not proved"
     if epsilon is not None:
         verdict, said = _judge(claimed, epsilon, delta)
@@ -82,7 +82,7 @@ def check(card: Card, method: MonteCarlo) -> Check:
             second_verdict = "too small"
             findings.append(
                 f"by {second.method}, δ at ε = {up(point)} is at least {down(float(second.lower))}, more than the "
-                f"{up(delta)} claimed"
+                f"{stated(delta)} claimed"
             )
         findings += _disjoint(at_claim, second)
     return Check(card, epsilon, at_claim, second, verdict, second_verdict, tuple(findings))
@@ -95,10 +95,10 @@ def _judge(claimed: float, found: Bound, delta: float) -> tuple[Verdict, list[st
     if low > claimed:
         times = f", {low / claimed:.3g} times as much" if low >= 1.05 * claimed > 0.0 else ""
         return "too small", [
-            f"the claim ε ≤ {up(claimed)} is TOO SMALL: at δ = {up(delta)} ε is at least {down(low)}{times}"
+            f"the claim ε ≤ {up(claimed)} is TOO SMALL: at δ = {stated(delta)} ε is at least {down(low)}{times}"
         ]
     return "not proved", [
-        f"the claim ε ≤ {up(claimed)} is not proved: at δ = {up(delta)} ε is at least {down(low)}, and at most "
+        f"the claim ε ≤ {up(claimed)} is not proved: at δ = {stated(delta)} ε is at least {down(low)}, and at most "
         f"{up(high)} is what can be stated"
     ]
 

@@ -12,7 +12,7 @@ from ballsbins.bound import Bound
 from ballsbins.report.card import Card
 from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
 from ballsbins.report.statement import Item, Section, Statement
-from ballsbins.report.words import count, down, length_of, name_of, near, up
+from ballsbins.report.words import count, down, length_of, name_of, near, stated, up
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
 NEVER_COVERED = (
@@ -52,9 +52,9 @@ def _section(title: str, items: tuple[Item, ...]) -> Section:
 
 
 def _at_most(bound: Bound) -> str:
-    """ε in words; where the two ends differ visibly, both are said."""
+    """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
     low, high = float(bound.lower), float(bound.upper)
-    if high - low <= 2e-3 * abs(high):
+    if bound.method != "bounds" and high - low <= 2e-3 * abs(high):
         return f"ε is at most {up(high)}"
     return f"ε is at least {down(low)} and at most {up(high)}"
 
@@ -71,7 +71,7 @@ def _headline(card: Card, claim: Bound) -> str:
     sure = "" if claim.confidence == 1.0 else f", with confidence 1 − {_beta(claim)}"
     seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
     return (
-        f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {up(card.delta)}{sure}."
+        f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {stated(card.delta)}{sure}."
         f"{seed}"
     )
 
@@ -82,7 +82,7 @@ def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
             "Setting",
             "Central differential privacy: a trusted party holds the data, trains, and publishes the result.",
         ),
-        Item("Claim", f"{_at_most(claim)} at δ = {up(card.delta)}."),
+        Item("Claim", f"{_at_most(claim)} at δ = {stated(card.delta)}."),
     ]
     if claim.directions:
         parts = [f"{name}: {_at_most(part)}" for name, part in claim.directions.items()]
@@ -126,7 +126,7 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
         sure = "" if claim.confidence == 1.0 else f" with confidence 1 − {_beta(claim)}"
         known.append(f"ε at most {up(replaced.twice_epsilon)} at δ = {up(replaced.delta_at_twice, 3)}{sure}")
     if replaced.epsilon_at_delta is not None:
-        known.append(f"ε at most {up(replaced.epsilon_at_delta)} at δ = {up(card.delta)}")
+        known.append(f"ε at most {up(replaced.epsilon_at_delta)} at δ = {stated(card.delta)}")
     replacing = "Replacing an example by another is two such changes: " + (
         ", or ".join(known) or "nothing useful can be stated at this δ"
     )
@@ -187,7 +187,7 @@ def _steps(card: Card) -> str:
     if plan is None or plan == run:
         return f"{taken}{', as planned' if plan is not None else ''}."
     planned = epsilon_of(plan, card.delta)
-    full = "" if planned is None else f" (for which {_at_most(planned)} at δ = {up(card.delta)})"
+    full = "" if planned is None else f" (for which {_at_most(planned)} at δ = {stated(card.delta)})"
     if run.total_steps > plan.total_steps:
         return f"{taken}; planned were {length_of(plan)}{full}. The claim is for the steps taken."
     return (
@@ -229,8 +229,11 @@ def _normaliser(card: Card) -> str:
 
 
 def _randomness(card: Card) -> str:
+    secret = "Key and batches"
+    if isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
+        secret = "Key, batches and their sizes"
     if isinstance(card.mechanism.sampler, Deterministic):
-        batches = "the batches are not random"
+        batches, secret = "the batches are not random", "The key of the noise"
     elif card.key_commitment is None:
         batches = "the batches must follow from a secret key; none is recorded"
     else:
@@ -241,12 +244,10 @@ def _randomness(card: Card) -> str:
         batches += (
             ", which is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
         )
-    noise = (
-        card.noise.rstrip(".")
-        if card.noise
-        else "how the noise was drawn is not recorded; it must be independent of all else"
-    )
-    return f"{batches}; {noise}. Key, batches and their sizes must stay secret."
+    noise = "how the noise was drawn is not recorded; it must be independent of all else"
+    if card.noise:
+        noise = f"noise: {card.noise.rstrip('.')}"
+    return f"{batches}; {noise}. {secret} must stay secret."
 
 
 def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
@@ -293,7 +294,7 @@ def _not_covered(card: Card) -> tuple[Item, ...]:
 
 
 def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> tuple[Item, ...]:
-    at = f"at δ = {up(card.delta)}"
+    at = f"at δ = {stated(card.delta)}"
     parts = []
     for name, bound in others.items():
         if bound is None:
@@ -307,9 +308,8 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
         elif name == "Poisson":
             parts.append(f"with Poisson batches ε would be {_between(bound)}")
         else:
-            parts.append(
-                f"with balls-and-bins batches drawn anew in every epoch ε would be {_between(bound)}"
-            )
+            high = up(float(bound.upper), 5)
+            parts.append(f"with balls-and-bins batches drawn anew in every epoch ε would be at most {high}")
     shuffle, poisson = others.get("shuffle"), others.get("Poisson")
     meaning = ""
     if shuffle is not None and poisson is not None and float(shuffle.lower) > float(poisson.upper):
@@ -317,7 +317,8 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
             " Shuffled batches with the ε of Poisson, a common practice, would claim too little. The numbers are for "
             "what they name and cannot be exchanged."
         )
-    if poisson is not None and float(claim.lower) > float(poisson.upper):
+    own = isinstance(card.mechanism.sampler, BallsAndBins)
+    if own and poisson is not None and float(claim.lower) > float(poisson.upper):
         meaning += " Here Poisson would be the more private."
     text = f"With the same noise, steps and epochs, {at}: {'; '.join(parts)}.{meaning}"
     return (Item("Comparison", text),)

@@ -6,6 +6,9 @@ that finishes it, so two estimates bracket it. Poisson and deterministic batches
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
+
 from ballsbins.accounting.monte_carlo import MonteCarlo
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
@@ -17,13 +20,28 @@ _LEAST_SAMPLES = 2_000
 
 
 def second_opinion(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> Bound | None:
-    """Bounds on δ at ε by another method than `mechanism.delta(epsilon)`; None where nobody knows one."""
-    match mechanism.sampler:
+    """Bounds on δ at ε by another method than `mechanism.delta(epsilon)`; None where nobody knows one.
+
+    The penalty of truncation, a binomial tail, is taken from the accountant and added to the upper end.
+    """
+    sampler = mechanism.sampler
+    if isinstance(sampler, (BallsAndBins, Poisson)) and sampler.max_batch_size is not None:
+        whole = replace(mechanism, sampler=replace(sampler, max_batch_size=None, num_examples=None))
+        penalty = float(mechanism.delta(epsilon).penalty)
+        found = second_opinion(whole, epsilon, method)
+        return None if found is None else _penalised(found, penalty)
+    match sampler:
         case BallsAndBins():
             return _sampled(mechanism, epsilon, method)
         case Poisson() | Deterministic():
             return _dp_accounting(mechanism, epsilon)
     return None
+
+
+def _penalised(bound: Bound, penalty: float) -> Bound:
+    parts = {name: _penalised(part, penalty) for name, part in bound.directions.items()}
+    upper = min(float(bound.upper) + penalty, 1.0)
+    return replace(bound, value=upper, upper=upper, penalty=penalty, directions=MappingProxyType(parts))
 
 
 def usual_samples(mechanism: Mechanism) -> int:
@@ -67,7 +85,6 @@ def _dp_accounting(mechanism: Mechanism, epsilon: float) -> Bound:
         )
         return float(loss.self_compose(times).get_delta_for_epsilon(epsilon))
 
-    penalty = float(mechanism.delta(epsilon).penalty)  # of truncation, which is not what is in question here
-    lower, upper = delta(pessimistic=False), min(delta(pessimistic=True) + penalty, 1.0)
-    value = upper  # its lower end is loose: it falls to 0 over many steps
-    return Bound("delta", min(lower, upper), value, upper, "dp_accounting", penalty=penalty)
+    lower, upper = delta(pessimistic=False), delta(pessimistic=True)
+    # the lower end is loose: over many steps it falls to 0
+    return Bound("delta", min(lower, upper), upper, upper, "dp_accounting")

@@ -25,10 +25,20 @@ def near(value: float, digits: int = 6) -> str:
     return _rounded(value, digits, ROUND_HALF_EVEN)
 
 
+def stated(value: float) -> str:
+    """A number that somebody chose, such as δ: as it was written, or rounded up where that is long."""
+    written = Decimal(repr(float(value)))
+    return _written(written) if len(written.as_tuple().digits) <= 6 else up(value)
+
+
 def _rounded(value: float, digits: int, rounding: str) -> str:
     if not np.isfinite(value):
         return "∞" if value > 0 else "−∞"
-    number = Decimal(value).normalize(Context(prec=digits, rounding=rounding))
+    return _written(Decimal(value).normalize(Context(prec=digits, rounding=rounding)))
+
+
+def _written(number: Decimal) -> str:
+    number = number.normalize()
     if number == 0:
         return "0"
     if 1e-3 <= abs(float(number)) < 1e6:

@@ -1,0 +1,211 @@
+"""The statement: everything it must name, nothing it does not know, and every number rounded against ourselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from ballsbins import BallsAndBins, Deterministic, Mechanism, MonteCarlo, Poisson, Shuffle
+from ballsbins.report import Card
+from ballsbins.report.elsewhere import replace_one
+from ballsbins.report.words import down, length_of, stated, up
+from ballsbins.samplers import Key
+
+DELTA = 1e-5
+ONE = Mechanism(BallsAndBins(100), 0.6)
+
+
+def flat(statement):
+    return " ".join(statement.text().split())
+
+
+def numbers(pattern, text):
+    return [float(found.replace(",", "")) for found in re.findall(pattern + r"\s*([\d.]+(?:e-\d+)?)\b", text)]
+
+
+def test_it_names_all_that_is_asked_for():
+    card = Card(
+        Mechanism(BallsAndBins(100, max_batch_size=110, num_examples=5000), 0.6),
+        DELTA,
+        clip_norm=1.25,
+        key_commitment="00112233aabbccdd",
+        noise="AES in counter mode from the same key",
+        normaliser=50.0,
+        not_covered=("The vocabulary was counted on the training data.",),
+    )
+    text = flat(card.statement())
+    for words in (
+        "One training example",
+        "Zero-out",
+        "n = 5,000",
+        "adding or removing an example",
+        "Replacing an example",
+        "balls-and-bins",
+        "drawn anew",
+        "σ = 0.6",
+        "1.25",
+        "1 epoch of 100 steps",
+        "50 expected, 110 at most",
+        "to δ; it is included",
+        "at δ = 1e-5",
+        "contour integral",
+        "Remove: ε is at most",
+        "add: ε is at most",
+        "every iterate may be published",
+        "divided by the public constant 50",
+        "commitment 00112233aabbccdd",
+        "AES in counter mode from the same key",
+        "numpy ",
+        "Other trainings on the same data",
+        "training losses",
+        "realised batch sizes",
+        "floating-point noise",
+        "The vocabulary was counted on the training data",
+        "had the batches been shuffled, ε to report would be at least",
+        "with Poisson batches ε would be between",
+        "ballsbins check",
+    ):
+        assert words.lower() in text.lower(), words
+
+
+@pytest.mark.parametrize(
+    "sampler", [BallsAndBins(100), Poisson(100), Shuffle(100), Deterministic(100)], ids=repr
+)
+def test_stated_numbers_are_on_the_safe_side(sampler):
+    mechanism = Mechanism(sampler, 0.6)
+    bound = mechanism.epsilon(DELTA)
+    headline = mechanism.statement(DELTA).headline
+    (most,) = numbers("at most", headline)
+    assert bound.upper <= most <= bound.upper * (1 + 1e-5)
+    least = numbers("at least", headline)
+    if isinstance(sampler, Shuffle):
+        assert least[0] <= bound.lower
+    else:
+        assert least == []
+
+
+def test_the_same_run_under_other_samplers():
+    (section,) = [part for part in ONE.statement(DELTA).sections if part.title == "Under other samplers"]
+    text = section.items[0].text
+    (least,) = numbers("would be at least", text)
+    shuffle, poisson = (
+        Mechanism(Shuffle(100), 0.6).epsilon(DELTA),
+        Mechanism(Poisson(100), 0.6).epsilon(DELTA),
+    )
+    assert shuffle.lower * (1 - 1e-4) <= least <= shuffle.lower
+    low, high = map(float, re.search(r"between ([\d.]+) and ([\d.]+)\. ", text).groups())
+    assert poisson.lower * (1 - 1e-4) <= low <= poisson.lower
+    assert poisson.upper <= high <= poisson.upper * (1 + 1e-4)
+    assert "common practice, would claim too little" in text
+    assert "Poisson would be the more private" not in text
+
+
+def test_it_says_where_poisson_is_better():
+    """Errata 6: at small ε, large δ, balls-and-bins is the worse of the two."""
+    mechanism = Mechanism(BallsAndBins(2), 1.0)
+    text = flat(mechanism.statement(mechanism.delta(0.1).value))
+    assert "Here Poisson would be the more private" in text
+
+
+def test_an_early_stop_states_the_steps_really_taken():
+    plan = Mechanism(BallsAndBins(100), 0.6)
+    run = Mechanism(BallsAndBins(100), 0.6, last_epoch_steps=37)
+    card = Card(run, DELTA, planned=plan)
+    text = flat(card.statement())
+    assert "37 of the 100 steps of one epoch, 37 steps in all; the run stopped early" in text
+    (claimed,) = numbers("at most", card.statement().headline)
+    assert claimed == pytest.approx(run.epsilon(DELTA).upper, rel=1e-5)
+    assert claimed < 0.9 * plan.epsilon(DELTA).upper
+    (planned,) = numbers(r"\(for which ε is at most", text)
+    assert planned >= plan.epsilon(DELTA).upper
+    assert "the plan's ε is the one to report" in text
+    assert "as planned" in flat(Card(plan, DELTA, planned=plan).statement())
+    assert "stopped early" not in flat(Card(plan, DELTA).statement())
+
+
+def test_a_monte_carlo_claim_carries_its_beta():
+    method = MonteCarlo(samples=2000, error_probability=1e-4, epsilons=(1.0, 2.0, 3.0, 4.0, 6.0, 9.0))
+    text = flat(Card(ONE, DELTA, stated=ONE.epsilon(DELTA, method)).statement())
+    assert "with confidence 1 − 1e-4" in text
+    assert "fail with probability at most β = 1e-4" in text
+    assert "β" not in flat(ONE.statement(DELTA))
+
+
+def test_what_is_not_recorded_is_a_condition():
+    text = flat(ONE.statement(DELTA))
+    assert "must be divided by a public constant" in text
+    assert "must follow from a secret key" in text
+    assert "Not stated; ε does not depend on it" in text
+
+
+def test_a_seed_is_not_called_secret():
+    key = Key.from_seed(7)
+    card = Card(ONE, DELTA, key_commitment=key.commitment(), key_secret=key.is_secret)
+    assert "plain seed" in card.statement().headline
+    assert "NOT secret" in flat(card.statement())
+
+
+def test_fixed_bins_are_compared_with_redrawn_ones():
+    text = flat(Mechanism(BallsAndBins(50, redraw=False), 1.5, 2).statement(DELTA))
+    assert "fixed bins" in text
+    assert "drawn anew in every epoch ε would be at most" in text
+
+
+def test_replacing_one_example_costs_what_two_changes_do():
+    """For one step, by the closed form: means ±1 instead of 0 and 1, so the Gaussian mechanism at σ/2."""
+    mechanism = Mechanism(BallsAndBins(1), 1.5)
+    claim = mechanism.epsilon(DELTA)
+    found = replace_one(mechanism, claim, DELTA)
+    truth = Mechanism(Deterministic(1), 0.75)
+    assert found.twice_epsilon == 2 * claim.upper
+    assert found.delta_at_twice == pytest.approx(DELTA * (1 + math.exp(claim.upper)), rel=1e-12)
+    assert truth.delta(found.twice_epsilon).upper <= found.delta_at_twice
+    assert truth.epsilon(DELTA).upper <= found.epsilon_at_delta <= 1.5 * truth.epsilon(DELTA).upper
+    assert found.epsilon_at_delta > claim.upper
+
+
+def test_json_has_prose_and_facts():
+    statement = ONE.statement(DELTA, clip_norm=1.0, num_examples=5000)
+    data = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
+    assert data["schema"] == 1
+    assert data["headline"] == statement.headline
+    facts = data["facts"]
+    assert facts["epsilon_at_most"] == ONE.epsilon(DELTA).upper
+    assert facts["expected_batch_size"] == 50.0
+    assert facts["mechanism"] == ONE.to_dict()
+    assert (
+        facts["under_other_samplers"]["shuffle"]["lower"] == Mechanism(Shuffle(100), 0.6).epsilon(DELTA).lower
+    )
+    titles = [section["title"] for section in data["sections"]]
+    assert titles == [section.title for section in statement.sections]
+
+
+def test_markdown_and_text_say_the_same():
+    statement = ONE.statement(DELTA)
+    plain = re.sub(r"[^\w.]+", " ", statement.text())
+    marked = re.sub(r"[^\w.]+", " ", statement.markdown())
+    assert plain.split() == marked.split()
+    assert statement.markdown(level=3).startswith("### Privacy statement")
+    assert max(len(line) for line in statement.text(60).splitlines()) <= 60
+
+
+def test_length_in_words():
+    assert length_of(Mechanism(BallsAndBins(7), 1.0)) == "1 epoch of 7 steps"
+    assert (
+        length_of(Mechanism(BallsAndBins(7), 1.0, 3, 2))
+        == "2 whole epochs of 7 steps and 2 steps of the next"
+    )
+
+
+def test_rounding_is_against_ourselves():
+    rng = np.random.default_rng(5)
+    for value in np.exp(rng.uniform(-40, 10, 300)):
+        assert float(down(value, 4)) <= value <= float(up(value, 4))
+        assert float(stated(value)) >= value
+    assert stated(1e-5) == "1e-5"  # although the double is a little above 1e-5
+    assert stated(0.25) == "0.25"
+    assert stated(1 / 60000) == "1.66667e-5"
