@@ -8,7 +8,7 @@
         noisy, state = plan.noise_addition_transform.update(mean, state)
 
 The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.MechanismAccountant` knows. The sampler
-`BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless `redraw=False` says otherwise.
+`BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless `redraw=False`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,209 @@
+"""`ballsbins train` as a user runs it: to the end, killed and resumed, from batch files, and with bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ballsbins.cli import app, main
+from ballsbins.report import Card
+from ballsbins.training.checkpoint import load
+
+SMALL = ["--embedding-dim", "3", "--hidden", "8,6", "--learning-rate", "0.005", "--clip-norm", "0.5"]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A prepared data set of 2,400 training examples, and a key."""
+    path = tmp_path_factory.mktemp("command")
+    run("data", "generate", path / "ads.tsv", "-n", 3000)
+    run("data", "prepare", path / "ads.tsv", "--out", path / "data", "--max-buckets", 20)
+    run("key", path / "key")
+    return path
+
+
+def options(place, out, *more):
+    return [
+        "train",
+        "--data",
+        place / "data",
+        "--key-file",
+        place / "key",
+        "--out",
+        out,
+        "--delta",
+        "1e-5",
+        *SMALL,
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    """One run to the end, by the command."""
+    shown = run(
+        *options(place, place / "whole", "--noise-multiplier", 0.9, "--steps", 300, "--max-batch-size", 60)
+    )
+    return shown.output, load(place / "whole" / "model.npz")[1]
+
+
+def same(first, second):
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_run_says_what_was_run(place, whole):
+    shown, _ = whole
+    card = Card.read(place / "whole" / "card.json")
+    assert card.mechanism.sampler.steps == 300
+    assert card.key_secret
+    assert "AUC on the test split" in shown
+    assert "at δ = 1e-05" in shown
+    assert (place / "whole" / "statement.md").stat().st_size > 1000
+
+
+def test_the_target_is_met(place):
+    answer = json.loads(
+        run(
+            *options(place, place / "target", "--epsilon", 3, "--steps", 300, "--stop-after", 4, "--json")
+        ).stdout
+    )
+    assert answer["steps"] == 4
+    assert answer["card"]["planned"]["last_epoch_steps"] is None
+    assert answer["card"]["mechanism"]["last_epoch_steps"] == 4
+    planned = Card.read(place / "target" / "card.json").planned
+    assert 2.99 < planned.epsilon(1e-5).upper <= 3.0
+    assert planned.sampler.max_batch_size is not None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_killed_at_any_point_and_resumed_has_the_same_bits(place, whole):
+    """Killed outright at two places, one of them likely while a checkpoint is being written; then to the end."""
+    out = place / "killed"
+    command = options(place, out, "--noise-multiplier", 0.9, "--steps", 300, "--max-batch-size", 60)
+    command = [
+        sys.executable,
+        "-c",
+        "from ballsbins.cli import main; main()",
+        *map(str, command),
+        "--checkpoint-seconds",
+        "0",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    taken = [0]
+    for after in (0.0, 0.05):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        )
+        deadline = time.monotonic() + 300
+        while steps_of(out) <= taken[-1] and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(after)
+        process.kill()
+        _, errors = process.communicate()
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+        taken.append(steps_of(out))
+        assert taken[-2] < taken[-1] < 300
+    subprocess.run(command, check=True, capture_output=True, env=environment)
+    assert same(load(out / "model.npz")[1], whole[1])
+    assert not list(out.glob(".*"))  # nothing half written is left
+
+
+def steps_of(out):
+    try:
+        return load(out / "checkpoint.npz")[0]["steps"]
+    except Exception:  # not there yet
+        return 0
+
+
+def test_batch_files_give_the_same_result(place, whole):
+    for name, padding in (("batches", []), ("padded", ["--pad"])):
+        run(
+            "build", place / "data" / "train", "--out", place / name, "--key-file", place / "key",
+            "--steps", 300, "--max-batch-size", 60, "--examples", 2400, *padding,
+        )  # fmt: skip
+        out = place / f"from {name}"
+        run(*options(place, out, "--noise-multiplier", 0.9, "--batches", place / name))
+        assert same(load(out / "model.npz")[1], whole[1])
+
+
+def test_the_first_interrupt_stops_after_the_step_at_hand(place):
+    from ballsbins.cli.train import stopping
+
+    with stopping() as asked:
+        assert not asked()
+        signal.raise_signal(signal.SIGTERM)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--steps", "300"], "--epsilon is None"),
+        (["--steps", "300", "--epsilon", "3", "--noise-multiplier", "1"], "--epsilon is 3.0"),
+        (["--epsilon", "3"], "--steps is None"),
+        (["--steps", "2401", "--noise-multiplier", "1"], "number of training examples is 2400"),
+        (["--steps", "300", "--noise-multiplier", "0.9", "--hidden", "8;6"], "--hidden is '8;6'"),
+        (
+            ["--steps", "300", "--noise-multiplier", "0.9", "--max-batch-size", "big"],
+            "--max-batch-size is 'big'",
+        ),
+        (["--steps", "300", "--noise-multiplier", "0.9", "--max-batch-size", "9"], "Use max_batch_size="),
+        (["--steps", "300", "--noise-multiplier", "0.9", "--key-file", "nowhere"], "key file 'nowhere'"),
+        (["--steps", "300", "--noise-multiplier", "0.9", "--data", "nowhere"], "'nowhere'"),
+        (["--batches", "nowhere", "--noise-multiplier", "0.9"], "'nowhere'"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence(place, tmp_path, monkeypatch, capsys, more, message):
+    monkeypatch.setattr(sys, "argv", ["ballsbins", *map(str, options(place, tmp_path / "out", *more))])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_batch_files_of_another_run_are_refused(place, tmp_path, monkeypatch, capsys):
+    run("key", place / "other")
+    for more, message in (
+        (["--steps", "200"], "300, as in the batch files"),
+        (["--key-file", place / "other"], "Resume with the key of that run"),
+    ):
+        arguments = options(
+            place, tmp_path / "out", "--noise-multiplier", 0.9, "--batches", place / "batches", *more
+        )
+        monkeypatch.setattr(sys, "argv", ["ballsbins", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_finished_run_of_another_plan_is_refused(place, whole, monkeypatch, capsys):
+    before = {file.name: file.read_bytes() for file in (place / "whole").iterdir()}
+    arguments = options(
+        place, place / "whole", "--noise-multiplier", 1.1, "--steps", 300, "--max-batch-size", 60
+    )
+    monkeypatch.setattr(sys, "argv", ["ballsbins", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert "noise_multiplier is 1.1, but must be 0.9" in capsys.readouterr().err
+    assert before == {file.name: file.read_bytes() for file in (place / "whole").iterdir()}  # nothing is lost
