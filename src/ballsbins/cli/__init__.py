@@ -9,6 +9,7 @@ import typer
 from ballsbins import __version__
 from ballsbins.cli import (
     audit,
+    audit_run,
     build,
     compare,
     data,
@@ -31,18 +32,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-privacy.register(app)
-compare.register(app)
-keys.register(app)
-demo.register(app)
-monte_carlo.register(app)
-report.register(app)
-data.register(app)
-audit.register(app)
-build.register(app)
-train.register(app)
-reproduce.register(app)
-web.register(app)
+PANELS = {
+    "Privacy of a run": (privacy, compare, monte_carlo),
+    "What to publish, and whether to believe it": (report, audit, audit_run),
+    "Training": (train, data, keys),
+    "Batches for data that does not fit": (build,),
+    "Pages and experiments": (web, reproduce, demo),
+}
+for _title, _modules in PANELS.items():
+    _before = len(app.registered_commands), len(app.registered_groups)
+    for _module in _modules:
+        _module.register(app)
+    for _command in app.registered_commands[_before[0] :]:
+        _command.rich_help_panel = _title
+    for _group in app.registered_groups[_before[1] :]:
+        _group.rich_help_panel = _title
 
 
 def _show_version(wanted: bool) -> None:
