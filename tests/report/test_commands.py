@@ -1,0 +1,151 @@
+"""`ballsbins statement | check | citation` as people use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ballsbins import BallsAndBins, Mechanism
+from ballsbins.cli import app
+from ballsbins.report import Card
+
+RUN = Mechanism(BallsAndBins(100), 0.6)
+FEW = ("--samples", 2000)
+
+
+@pytest.fixture
+def card(tmp_path):
+    file = tmp_path / "card.json"
+    Card(RUN, 1e-5, clip_norm=1.0, num_examples=5000).write(file)
+    return file
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def shell(*words, **more):
+    """Run the installed command; returns the finished process."""
+    command = [str(Path(sys.executable).parent / "ballsbins"), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **more)
+
+
+def test_a_statement_from_options_and_from_the_card_agree(card):
+    from_card = invoke("statement", "--from", card)
+    from_options = invoke("statement", "-s", 0.6, "-n", 5000, "-b", 50, "-d", 1e-5, "-C", 1)
+    assert from_card.exit_code == from_options.exit_code == 0
+    assert from_card.stdout == from_options.stdout
+    assert "Privacy statement" in from_card.stdout
+
+
+def test_formats_and_files(card, tmp_path):
+    expected = Card.read(card).statement()
+    assert invoke("statement", "--from", card, "--format", "markdown").stdout == expected.markdown()
+    assert json.loads(invoke("statement", "--from", card, "--format", "json").stdout) == expected.to_dict()
+    for name, content in (("s.md", expected.markdown()), ("s.txt", expected.text())):
+        done = invoke("statement", "--from", card, "--out", tmp_path / name)
+        assert (tmp_path / name).read_text() == content
+        assert "at most" in done.stdout
+    invoke("statement", "--from", card, "--out", tmp_path / "s.json")
+    assert json.loads((tmp_path / "s.json").read_text()) == expected.to_dict()
+
+
+def test_an_unfinished_epoch():
+    done = invoke("statement", "-s", 0.6, "-T", 100, "--last-epoch-steps", 40, "-d", 1e-5)
+    assert "40 of the 100 steps of one epoch" in " ".join(done.stdout.split())
+
+
+def test_check_agrees(card):
+    done = invoke("check", card, *FEW)
+    assert done.exit_code == 0
+    assert "AGREE" in done.stdout
+    assert "Monte Carlo" in done.stdout
+    data = json.loads(invoke("check", card, *FEW, "--json").stdout)
+    assert data["agrees"] is True
+    assert data["epsilon"]["upper"] == RUN.epsilon(1e-5).upper
+    assert data["second_delta_at_claim"]["confidence"] == pytest.approx(1 - 1e-6, rel=1e-12)
+
+
+def test_check_of_a_claim_that_is_too_small(card):
+    saved = json.loads(card.read_text())
+    for part in (saved["claim"], *saved["claim"]["directions"].values()):
+        for name in ("lower", "value", "upper"):
+            part[name] *= 0.5
+    card.write_text(json.dumps(saved))
+    done = shell("check", card, *FEW)
+    assert done.returncode == 1
+    assert "DISAGREE" in done.stderr
+    assert "TOO SMALL" in done.stderr
+    assert "too small" in done.stdout
+    assert "AGREE:" not in done.stdout
+    assert "Traceback" not in done.stderr
+    assert json.loads(invoke("check", card, *FEW, "--json").stdout)["agrees"] is False
+
+
+def test_citation(card):
+    text = invoke("citation", "--from", card).stdout
+    assert text == invoke("citation", "-s", 0.6, "-T", 100).stdout
+    assert "@inproceedings{chua25balls," in text
+
+
+def edited(card, **changes):
+    card.write_text(json.dumps(json.loads(card.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("check", "no.json"), ["the card is 'no.json'", "No such file"]),
+        (("check", "."), ["the card is '.'"]),
+        (("check", "card.json", "--samples", 0), ["samples is 0"]),
+        (("statement", "--from", "no.json"), ["No such file"]),
+        (("statement", "--from", "card.json", "-E", 2), ["--epochs is 2", "left out with --from"]),
+        (("statement", "--from", "card.json", "--fixed-bins"), ["--fixed-bins is True"]),
+        (("statement", "-s", 1, "-T", 10), ["--delta is None"]),
+        (("statement", "-T", 10, "-d", 1e-5), ["--noise-multiplier is None"]),
+        (("statement", "-s", 1, "-T", 10, "-d", 2), ["delta is 2.0"]),
+        (("statement", "-s", 1, "-T", 10, "-d", 1e-5, "-C", 0), ["clip_norm is 0.0"]),
+        (("statement", "-s", 1, "-T", 10, "-d", 1e-5, "--last-epoch-steps", 11), ["last_epoch_steps is 11"]),
+        (("statement", "--from", "card.json", "-o", "no/where.md"), ["no/where.md", "another path"]),
+        (("citation",), ["--noise-multiplier is None"]),
+        (("citation", "--from", "card.json", "-s", 1), ["--noise-multiplier is 1.0"]),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, card, tmp_path):
+    done = shell(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("ballsbins: ")
+    assert "Traceback" not in done.stderr
+    for name in names:
+        assert name in done.stderr
+    assert os.listdir(tmp_path) == ["card.json"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"schema": 7}, "later version"),
+        ({"mood": "good"}, "['mood']"),
+        ({"delta": None}, "delta is None"),
+    ],
+)
+def test_bad_cards(changes, name, card):
+    edited(card, **changes)
+    for command in (("check", card), ("statement", "--from", card), ("citation", "--from", card)):
+        done = invoke(*command)
+        assert done.exit_code != 0
+        assert name in str(done.exception)
+
+
+def test_help():
+    for command in ("statement", "check", "citation"):
+        done = invoke(command, "--help")
+        assert done.exit_code == 0
+        assert "Usage" in done.stdout
