@@ -17,7 +17,8 @@ from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import log_event_probability, threshold
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.plain import Plain
-from ballsbins.accounting.monte_carlo.run import PLANNED_SHARE, run
+from ballsbins.accounting.monte_carlo.run import PLANNED_SHARE, Job
+from ballsbins.accounting.monte_carlo.run import run as run_jobs
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
 
 SMALL = "--small" in sys.argv[1:]
@@ -47,6 +48,10 @@ def papers_order_statistics(rng, sigma, steps, k, count):
         log_u += np.log(stats.beta.rvs(R - order + 1, order - last, size=count, random_state=rng))
         total += (following - order) * np.exp(stats.norm.ppf(np.exp(log_u), scale=sigma) / sigma**2)
     return np.log(total) - math.log(steps) - 0.5 / sigma**2
+
+
+def run(sampler, lattice, samples, seed=0):
+    return run_jobs([Job(sampler, lattice, samples)], seed=seed)[0]
 
 
 def seconds(call):

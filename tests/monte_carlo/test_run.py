@@ -18,7 +18,7 @@ from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Untilted
 from ballsbins.accounting.monte_carlo.plain import Plain
-from ballsbins.accounting.monte_carlo.run import block_size, run
+from ballsbins.accounting.monte_carlo.run import Job, block_size
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
@@ -28,6 +28,11 @@ SAMPLER = Plain(1.0, 200, "remove")
 LATTICE = Lattice.around(0.1, 0.1, 0.0)
 SIZE = block_size(SAMPLER)
 SAMPLES = 10 * SIZE + 17
+JOB = Job(SAMPLER, LATTICE, SAMPLES)
+
+
+def run(sampler, lattice, samples, *, stream=0, **more):
+    return running.run([Job(sampler, lattice, samples, stream)], **more)[0]
 
 
 def same(one, two):
@@ -51,17 +56,15 @@ def test_one_seed_one_answer():
 
 
 def test_the_answer_does_not_depend_on_how_blocks_are_divided():
-    whole = running.draw_blocks(SAMPLER, LATTICE, 5, 0, 0, 6, SAMPLES)
+    whole = running.draw_blocks(JOB, 5, 0, 6)
     for cuts in ([0, 1, 3, 6], [0, 5, 6]):
-        parts = [
-            running.draw_blocks(SAMPLER, LATTICE, 5, 0, a, b, SAMPLES) for a, b in itertools.pairwise(cuts)
-        ]
+        parts = [running.draw_blocks(JOB, 5, a, b) for a, b in itertools.pairwise(cuts)]
         total = parts[0]
         for part in parts[1:]:
             total = total.merge(part)
         assert np.array_equal(total.high, whole.high)
         assert np.array_equal(total.low, whole.low)
-    one, two = (running.draw_blocks(SAMPLER, LATTICE, 5, 0, b, b + 1, SAMPLES) for b in (0, 1))
+    one, two = (running.draw_blocks(JOB, 5, b, b + 1) for b in (0, 1))
     assert not np.array_equal(one.high, two.high)
 
 
@@ -71,8 +74,8 @@ def test_the_answer_does_not_depend_on_workers():
 
 
 def stop_after(blocks):
-    def progress(outcome):
-        if outcome.tally.count >= blocks * SIZE:
+    def progress(outcomes, over):
+        if not over and outcomes[0].tally.count >= blocks * SIZE:
             raise KeyboardInterrupt
 
     return progress
@@ -147,9 +150,10 @@ def test_coverage_of_runs_stopped_when_it_suits():
     beta, repetitions, failed = 0.25, 150, 0
     lattice = Lattice(0.0, 1.0, 2)
 
-    def greedy(outcome):
+    def greedy(outcomes, over):
+        outcome = outcomes[0]
         new = outcome.looked.count == outcome.tally.count
-        if new and outcome.log_delta(0.0, beta).upper[0] < math.log(0.3):
+        if not over and new and outcome.log_delta(0.0, beta).upper[0] < math.log(0.3):
             raise KeyboardInterrupt
 
     for seed in range(repetitions):

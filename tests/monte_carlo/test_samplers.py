@@ -22,7 +22,7 @@ from ballsbins.accounting.monte_carlo.occupancy import Occupancy
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import Untilted, log_range
 from ballsbins.accounting.monte_carlo.plain import Plain
-from ballsbins.accounting.monte_carlo.run import run
+from ballsbins.accounting.monte_carlo.run import Job, run
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power, log_laplace
 
@@ -35,7 +35,7 @@ def exact(sigma, steps, epsilon, direction, epochs=1):
 
 
 def interval(sampler, epsilon, samples, seed=1, beta=BETA):
-    found = run(sampler, Lattice.around(epsilon, epsilon, sampler.tilt), samples, seed=seed)
+    found = run([Job(sampler, Lattice.around(epsilon, epsilon, sampler.tilt), samples)], seed=seed)[0]
     bounds = found.log_delta(epsilon, beta / 0.9)
     return math.exp(bounds.lower[0]), math.exp(bounds.upper[0])
 
@@ -70,7 +70,8 @@ def test_the_papers_samplers(sigma, steps, epsilon, direction):
 TILTED = [
     (0.35, 1000, 10.0, 1), (0.5, 100, 4.0, 1), (1.0, 10, 2.0, 1), (1.0, 1, 3.0, 1), (3.0, 2, 1.0, 1),
     (10.0, 50, 0.05, 1),
-    (0.25, 5000, 20.0, 1), (1.0, 100, 1.964, 10), (2.0, 50, 0.5, 3), (0.7, 30, 6.0, 2),
+    (0.25, 5000, 20.0, 1), (2.0, 50, 0.5, 3), (0.7, 30, 6.0, 2),
+    pytest.param(1.0, 100, 1.964, 10, marks=pytest.mark.slow),
 ]  # fmt: skip
 
 
@@ -85,11 +86,11 @@ def test_tilted_samplers_reach_any_delta(sigma, steps, epsilon, epochs):
     assert found[0] > 0.75 * truth[0]
     if steps - n > 40:
         k = k_of(steps - n, sigma, 1e-2)
-        assert agree(interval(Epochs(TiltedRemove(sigma, steps, n, k), epochs), epsilon, 20_000), truth)
+        assert agree(interval(Epochs(TiltedRemove(sigma, steps, n, k), epochs), epsilon, 4_000), truth)
     if steps <= 100:
         power = best_power(sigma, steps, epochs, epsilon)
         truth = exact(sigma, steps, epsilon, "add", epochs)
-        found = interval(Epochs(TiltedAdd(sigma, steps, power), epochs), epsilon, 10_000)
+        found = interval(Epochs(TiltedAdd(sigma, steps, power), epochs), epsilon, 10_000 // epochs)
         assert agree(found, truth)
         assert found[1] < 1.5 * truth[1]
 
@@ -102,7 +103,8 @@ def test_tilted_means_to_half_a_percent(sigma, steps, epsilon, direction):
         sampler = TiltedRemove(sigma, steps, best_balls(sigma, steps, 1, epsilon))
     else:
         sampler = TiltedAdd(sigma, steps, best_power(sigma, steps, 1, epsilon))
-    found = run(sampler, Lattice.around(epsilon, epsilon, sampler.tilt), 200_000, seed=3).moments(epsilon)
+    job = Job(sampler, Lattice.around(epsilon, epsilon, sampler.tilt), 200_000)
+    found = run([job], seed=3)[0].moments(epsilon)
     scale = math.exp(log_range(sampler.log_weight, sampler.tilt, epsilon))
     truth = sum(exact(sigma, steps, epsilon, direction)) / 2 / scale
     assert found.standard_error < 0.006 * truth

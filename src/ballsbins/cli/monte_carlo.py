@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+import rich.console
+import rich.progress
 import typer
 
+from ballsbins.bound import Bound
 from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
 
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
@@ -70,24 +78,61 @@ def method_from(
         return method
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
-    return MonteCarlo(**given, progress=_progress() if sys.stderr.isatty() else None)
+    chosen = MonteCarlo(**given)
+    return replace(chosen, progress=ProgressLine(chosen.error_probability)) if sys.stderr.isatty() else chosen
 
 
-def _progress() -> Any:
-    """A line on standard error: how far, how long yet."""
+def deltas(mechanism: Mechanism, epsilon: list[float], method: str | MonteCarlo) -> list[Bound]:
+    """δ at every ε, asked for together: Monte Carlo draws for all of them side by side."""
+    found = mechanism.delta(np.array(epsilon), method)
 
-    def show(outcome: Outcome) -> None:
-        done, wanted = outcome.tally.count, outcome.wanted
-        left = outcome.seconds * (wanted / max(done, 1) - 1.0)
-        bound = outcome.log_delta(outcome.tally.lattice.start, 2.5e-4).upper[0]
-        from math import exp
+    def at(bound: Bound, k: int) -> Bound:
+        lower, value, upper, penalty = (
+            float(np.asarray(part)[k]) for part in (bound.lower, bound.value, bound.upper, bound.penalty)
+        )
+        directions = {name: at(part, k) for name, part in bound.directions.items()}
+        return replace(bound, lower=lower, value=value, upper=upper, penalty=penalty, directions=directions)
 
-        end = "\n" if done >= wanted else ""
-        text = f"\r{done:,} of {wanted:,} samples, {left:.0f} s left, δ ≤ {exp(bound):.4g} so far   "
-        sys.stderr.write(text + end)
-        sys.stderr.flush()
+    return [at(found, k) for k in range(len(epsilon))]
 
-    return show
+
+class ProgressLine:
+    """A bar on standard error with the time left and the bound so far, which holds whenever one looks at it."""
+
+    def __init__(self, error_probability: float) -> None:
+        """As in the answer, each side of each direction may fail with a quarter of that."""
+        self._beta = error_probability / 4.0
+        self._bar: rich.progress.Progress | None = None
+        self._looks: tuple[int, ...] = ()
+
+    def __call__(self, outcomes: Sequence[Outcome], over: bool) -> None:
+        """Show what there is; remove the bar when it is over."""
+        if self._bar is None:
+            columns = (
+                rich.progress.BarColumn(24),
+                rich.progress.TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples"),
+                rich.progress.TimeRemainingColumn(elapsed_when_finished=True),
+                rich.progress.TextColumn("{task.description}"),
+            )
+            console = rich.console.Console(stderr=True)
+            self._bar = rich.progress.Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task("", total=sum(outcome.wanted for outcome in outcomes))
+            self._bar.start()
+        self._bar.update(self._task, completed=sum(outcome.tally.count for outcome in outcomes))
+        looks = tuple(outcome.look for outcome in outcomes)
+        if looks != self._looks:  # the bound changes only then
+            self._looks = looks
+            self._bar.update(self._task, description=self._bound(outcomes))
+        if over:
+            self._bar.stop()
+            self._bar = None
+
+    def _bound(self, outcomes: Sequence[Outcome]) -> str:
+        """The larger of the two directions, at the least ε asked for."""
+        epsilon = min(outcome.tally.lattice.start for outcome in outcomes)
+        here = [outcome for outcome in outcomes if outcome.tally.lattice.start == epsilon]
+        upper = max(float(outcome.log_delta(epsilon, self._beta).upper[0]) for outcome in here)
+        return f"δ ≤ {render.up(math.exp(upper), 3)} so far, at ε = {epsilon:g}"
 
 
 def verify(
@@ -114,8 +159,8 @@ def verify(
     beta = (1e-6 if error_prob is None else error_prob) / len(epsilon)
     method = method_from(NAME, samples, beta, seed, workers, state)
     rows, disjoint = [], []
-    for point in epsilon:
-        exact, sampled = mechanism.delta(point), mechanism.delta(point, method)
+    exacts, answers = deltas(mechanism, epsilon, "auto"), deltas(mechanism, epsilon, method)
+    for point, exact, sampled in zip(epsilon, exacts, answers, strict=True):
         for direction in ("remove", "add"):
             one, two = exact.directions[direction], sampled.directions[direction]
             agree = bool(one.lower <= two.upper and two.lower <= one.upper)

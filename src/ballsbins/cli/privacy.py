@@ -76,7 +76,7 @@ def delta(
         max_batch_size=max_batch_size,
     )  # fmt: skip
     chosen = monte_carlo.method_from(method, samples, error_prob, seed, workers, state)
-    bounds = [mechanism.delta(point, chosen) for point in epsilon]
+    bounds = monte_carlo.deltas(mechanism, epsilon, chosen)
     if json:
         data = [bound.to_dict() for bound in bounds]
         return render.print_json(data[0] if len(data) == 1 else data)

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import validate
-from ballsbins.accounting.curve import ADD, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
 from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
@@ -26,7 +26,7 @@ from ballsbins.accounting.monte_carlo.importance import Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.plain import Plain
-from ballsbins.accounting.monte_carlo.run import Outcome, Progress, run
+from ballsbins.accounting.monte_carlo.run import Job, Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
@@ -115,7 +115,7 @@ class MonteCarloCurve:
         """Redrawn bins; fixed ones are one epoch with less noise."""
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
         self.confidence = 1.0 - settings.error_probability
-        self.outcomes: dict[tuple[Direction, LossSampler, Lattice], Outcome] = {}
+        self.outcomes: dict[Job, Outcome] = {}
         self._grid: dict[Direction, Interval] = {}
         self._state = None if settings.state is None else StateFile(settings.state)
 
@@ -154,20 +154,47 @@ class MonteCarloCurve:
 
     def _at(self, epsilon: Array, direction: Direction, beta: float) -> Interval:
         """Points that share a sampler share its samples; where δ is surely below the doubles none are drawn."""
-        groups: dict[LossSampler, list[int]] = {}
-        sure = np.array([self._sure(float(point), direction) for point in epsilon])
-        for k, point in enumerate(epsilon):
-            if sure[k] > _NOTHING:
-                groups.setdefault(self.sampler_for(float(point), direction), []).append(k)
+        self._draw(epsilon)
+        sure = self._sure_at(epsilon, direction)
         lower, value, upper = np.full(epsilon.shape, -np.inf), sure.copy(), sure.copy()
-        for sampler, rows in groups.items():
-            here = epsilon[rows]
-            lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
-            found = self._outcome(direction, sampler, lattice).log_delta(here, beta, self.settings.bound)
+        for job, rows in self._groups(epsilon, direction, sure).items():
+            found = self.outcomes[job].log_delta(epsilon[rows], beta, self.settings.bound)
             lower[rows], value[rows], upper[rows] = found.lower, found.value, found.upper
         upper = np.minimum(upper, sure)
         lower = np.minimum(np.maximum(lower, _trivial(epsilon)), upper)
         return Interval(lower, np.clip(value, lower, upper), upper)
+
+    def _draw(self, epsilon: Array) -> None:
+        """Both directions side by side, so that an interrupted run knows something of each."""
+        jobs: list[Job] = []
+        for direction in DIRECTIONS:
+            groups = self._groups(epsilon, direction, self._sure_at(epsilon, direction))
+            jobs += [job for job in groups if job not in self.outcomes]
+        if jobs:
+            found = run(
+                jobs,
+                seed=self.settings.seed,
+                workers=self.settings.workers,
+                progress=self.settings.progress,
+                state=self._state,
+            )
+            self.outcomes.update(zip(jobs, found, strict=True))
+
+    def _groups(self, epsilon: Array, direction: Direction, sure: Array) -> dict[Job, list[int]]:
+        """The jobs to draw for a direction, each with the points it serves."""
+        by_sampler: dict[LossSampler, list[int]] = {}
+        for k, point in enumerate(epsilon):
+            if sure[k] > _NOTHING:
+                by_sampler.setdefault(self.sampler_for(float(point), direction), []).append(k)
+        groups = {}
+        for sampler, rows in by_sampler.items():
+            here = epsilon[rows]
+            lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
+            groups[Job(sampler, lattice, self.settings.samples, int(direction == ADD))] = rows
+        return groups
+
+    def _sure_at(self, epsilon: Array, direction: Direction) -> Array:
+        return np.array([self._sure(float(point), direction) for point in epsilon])
 
     def _sure(self, epsilon: float, direction: Direction) -> float:
         """Log of a bound on δ that needs no samples: 1, or for `add` the least range of a tilted sample."""
@@ -179,24 +206,6 @@ class MonteCarloCurve:
         one = TiltedAdd(self.sigma, self.steps, power)
         kappa = self.epochs * (one.log_weight + one.log_weight_error)
         return min(log_range(kappa, power, epsilon), 0.0)
-
-    def _outcome(self, direction: Direction, sampler: LossSampler, lattice: Lattice) -> Outcome:
-        key = (direction, sampler, lattice)
-        if key not in self.outcomes:
-            # after Ctrl-C the other direction gets no more samples than there were then
-            cut = [o.tally.count for o in self.outcomes.values() if o.tally.count < self.settings.samples]
-            self.outcomes[key] = run(
-                sampler,
-                lattice,
-                self.settings.samples,
-                seed=self.settings.seed,
-                stream=int(direction == ADD),
-                workers=self.settings.workers,
-                progress=self.settings.progress,
-                state=self._state,
-                limit=min(cut, default=None),
-            )
-        return self.outcomes[key]
 
     def sampler_for(self, epsilon: float, direction: Direction) -> LossSampler:
         """What to draw for one ε."""

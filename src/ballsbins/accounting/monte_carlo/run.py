@@ -2,7 +2,7 @@
 
 Samples come in blocks; block i of a run has its own generator, seeded by (seed, stream, i), and the size of a block
 depends on the sampler alone. Counts of losses are integers, so their sum does not depend on who drew what: one
-seed, one answer, on any number of workers.
+seed, one answer, on any number of workers. Jobs (two directions, perhaps several ε) are drawn side by side.
 
 Looks are taken after 1, 2, 4, 8, … blocks; `Outcome` keeps the counts of the last one. A run that ends as planned
 is judged at its planned number of samples with 9/10 of β; whatever is shown before, or after a run was extended, is
@@ -11,8 +11,9 @@ judged at the last look, with shares of the other 1/10 (`confidence.spend`). Bot
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,7 +81,18 @@ class Outcome:
         return Interval(lower, np.clip(value, lower, upper), upper)
 
 
-Progress = Callable[[Outcome], None]
+# called after every task with what all jobs have so far, and once more, with True, when no more will be drawn
+Progress = Callable[[Sequence[Outcome], bool], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """So many samples of one sampler, counted on one lattice; `stream` sets apart what shares a seed."""
+
+    sampler: LossSampler
+    lattice: Lattice
+    samples: int
+    stream: int = 0
 
 
 def block_size(sampler: LossSampler) -> int:
@@ -88,108 +100,121 @@ def block_size(sampler: LossSampler) -> int:
     return int(np.clip(_BLOCK // max(sampler.row, 1), 1, 2**14))
 
 
-def draw_blocks(
-    sampler: LossSampler, lattice: Lattice, seed: int, stream: int, first: int, last: int, samples: int
-) -> Tally:
-    """Count the losses of blocks first … last − 1, as far as they are among the first `samples`."""
-    size = block_size(sampler)
+def draw_blocks(job: Job, seed: int, first: int, last: int) -> Tally:
+    """Count the losses of blocks first … last − 1, as far as they are among the samples wanted."""
+    size = block_size(job.sampler)
     lows, highs = [], []
     for block in range(first, last):
-        sequence = np.random.SeedSequence(seed, spawn_key=(stream, block))
-        low, high = sampler.losses(np.random.Generator(np.random.SFC64(sequence)), size)
-        inside = min(size, samples - block * size)
+        sequence = np.random.SeedSequence(seed, spawn_key=(job.stream, block))
+        low, high = job.sampler.losses(np.random.Generator(np.random.SFC64(sequence)), size)
+        inside = min(size, job.samples - block * size)
         lows.append(low[:inside])
         highs.append(high[:inside])
-    return Tally.of(lattice, np.concatenate(lows), np.concatenate(highs))
+    return Tally.of(job.lattice, np.concatenate(lows), np.concatenate(highs))
 
 
 def run(
-    sampler: LossSampler,
-    lattice: Lattice,
-    samples: int,
+    jobs: Sequence[Job],
     *,
     seed: int = 0,
-    stream: int = 0,
     workers: int = 1,
     progress: Progress | None = None,
     state: StateFile | None = None,
-    limit: int | None = None,
-) -> Outcome:
-    """Draw so many samples, or as many as there is time for: Ctrl-C, or `limit`, returns what there is."""
-    validate.integer("samples", samples, 1, 10**15, advice="More samples make the bounds tighter.")
+) -> list[Outcome]:
+    """Draw all jobs side by side, so that Ctrl-C, which returns what there is, finds something of each."""
     validate.integer("seed", seed, 0, advice="Any integer; one seed gives one answer.")
     validate.integer("workers", workers, 1, advice="State the number of processes to use.")
-    size = block_size(sampler)
-    blocks = -(-samples // size)
-    question = f"{sampler!r} {lattice!r} seed={seed} stream={stream} block={size}"
-    entry = None if state is None else state.get(question)
-    outcome, done = _start(sampler, lattice, samples, entry)
-    if outcome.tally.count > samples:
-        advice = "Ask for as many or more, or name another file."
-        raise InvalidInputError(
-            "samples", samples, f"at least {outcome.tally.count}, the number saved in the state file", advice
-        )
-    begun = saved = time.monotonic()
-    tasks = _tasks(done, blocks)
-    whole = outcome  # without a last, partial block: what can be continued
+    running = [_Running(job, seed, state) for job in jobs]
+    saved = time.monotonic()
+    tasks = heapq.merge(*(one.tasks(k) for k, one in enumerate(running)))
+
+    def outcomes() -> list[Outcome]:
+        return [one.outcome for one in running]
+
     try:
-        for last, tally in _drawn(sampler, lattice, seed, stream, samples, tasks, workers):
-            outcome = replace(
-                outcome, tally=outcome.tally.merge(tally), seconds=outcome.seconds + time.monotonic() - begun
-            )
-            begun = time.monotonic()
-            if last & (last - 1) == 0 and last * size <= samples:  # 1, 2, 4, … blocks
-                outcome = replace(outcome, look=last.bit_length() - 1, looked=outcome.tally)
-            if last * size <= samples:
-                whole, done = outcome, last
+        for k, last, tally, seconds in _drawn(jobs, seed, tasks, workers):
+            running[k].add(last, tally, seconds)
             if progress is not None:
-                progress(outcome)
+                progress(outcomes(), False)
             if state is not None and time.monotonic() - saved > _SAVE_SECONDS:
-                state.put(question, _entry(whole, done))
+                for one in running:
+                    one.save(state)
                 saved = time.monotonic()
-            if limit is not None and last * size >= limit:
-                break
     except KeyboardInterrupt:
-        outcome = whole if whole.tally.count < samples else outcome
+        for one in running:
+            one.stop()
+    finally:
+        if progress is not None:
+            progress(outcomes(), True)
     if state is not None:
-        state.put(question, _entry(whole, done))
-    return outcome
+        for one in running:
+            one.save(state)
+    return outcomes()
 
 
-def _tasks(done: int, blocks: int) -> Iterator[tuple[int, int]]:
-    """Runs of blocks that end at every power of two; the caller cuts them no further."""
-    while done < blocks:
-        look = 1 << done.bit_length() if done else 1
-        stop = min(blocks, look, done + max(1, min(64, done // 4)))
-        if stop == blocks and stop - done > 1:  # the last block may be partial: alone
-            stop -= 1
-        yield done, stop
-        done = stop
+class _Running:
+    """A job, what it has, and how to go on."""
+
+    def __init__(self, job: Job, seed: int, state: StateFile | None) -> None:
+        validate.integer("samples", job.samples, 1, 10**15, advice="More samples make the bounds tighter.")
+        self.size = block_size(job.sampler)
+        self.job, self.blocks = job, -(-job.samples // self.size)
+        self.question = f"{job.sampler!r} {job.lattice!r} seed={seed} stream={job.stream} block={self.size}"
+        entry = None if state is None else state.get(self.question)
+        self.outcome, self.done = _start(job.sampler, job.lattice, job.samples, entry)
+        if self.outcome.tally.count > job.samples:
+            advice = "Ask for as many or more, or name another file."
+            found = f"at least {self.outcome.tally.count}, the number saved in the state file"
+            raise InvalidInputError("samples", job.samples, found, advice)
+        self._whole = self.outcome  # without a last, partial block: what can be continued
+
+    def tasks(self, k: int) -> Iterator[tuple[float, int, int, int]]:
+        """Runs of blocks that end at every power of two; the share of the job done, job k, first and last block."""
+        done = self.done
+        while done < self.blocks:
+            look = 1 << done.bit_length() if done else 1
+            stop = min(self.blocks, look, done + max(1, min(16, done // 4)))
+            if stop == self.blocks and stop - done > 1:  # the last block may be partial: alone
+                stop -= 1
+            yield stop / self.blocks, k, done, stop
+            done = stop
+
+    def add(self, last: int, tally: Tally, seconds: float) -> None:
+        """Add the blocks up to `last`."""
+        before = self.outcome
+        self.outcome = replace(before, tally=before.tally.merge(tally), seconds=before.seconds + seconds)
+        if last & (last - 1) == 0 and last * self.size <= self.job.samples:  # 1, 2, 4, … blocks
+            self.outcome = replace(self.outcome, look=last.bit_length() - 1, looked=self.outcome.tally)
+        if last * self.size <= self.job.samples:
+            self._whole, self.done = self.outcome, last
+
+    def stop(self) -> None:
+        """Leave it at what can be continued, unless it is complete."""
+        if self.outcome.tally.count < self.job.samples:
+            self.outcome = self._whole
+
+    def save(self, state: StateFile) -> None:
+        """Keep what can be continued."""
+        state.put(self.question, _entry(self._whole, self.done))
 
 
 def _drawn(
-    sampler: LossSampler,
-    lattice: Lattice,
-    seed: int,
-    stream: int,
-    samples: int,
-    tasks: Iterator[tuple[int, int]],
-    workers: int,
-) -> Iterator[tuple[int, Tally]]:
-    """The tallies of tasks, in order."""
+    jobs: Sequence[Job], seed: int, tasks: Iterator[tuple[float, int, int, int]], workers: int
+) -> Iterator[tuple[int, int, Tally, float]]:
+    """The job, last block, tally and seconds of each task, in order."""
+    begun = time.monotonic()
     if workers == 1:
-        for first, last in tasks:
-            yield last, draw_blocks(sampler, lattice, seed, stream, first, last, samples)
+        for _, k, first, last in tasks:
+            yield k, last, draw_blocks(jobs[k], seed, first, last), time.monotonic() - begun
+            begun = time.monotonic()
         return
     joblib = extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
     plan = list(tasks)
-    calls = (
-        joblib.delayed(draw_blocks)(sampler, lattice, seed, stream, first, last, samples)
-        for first, last in plan
-    )
+    calls = (joblib.delayed(draw_blocks)(jobs[k], seed, first, last) for _, k, first, last in plan)
     found = joblib.Parallel(n_jobs=workers, return_as="generator")(calls)
-    for (_, last), tally in zip(plan, found, strict=True):
-        yield last, tally
+    for (_, k, _, last), tally in zip(plan, found, strict=True):
+        yield k, last, tally, time.monotonic() - begun
+        begun = time.monotonic()
 
 
 def _entry(outcome: Outcome, done: int) -> Entry:
