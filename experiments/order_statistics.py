@@ -77,7 +77,15 @@ def picture(panels):
             text = f"upper bound {label} order statistics"
             axes.plot(p["epsilon"], p[kind]["upper"], line, color=color, label=text, linewidth=1.6)
         axes.plot(p["epsilon"], p["exact"]["upper"], label="exact", **look("balls-and-bins"))
-        axes.plot(p["epsilon"], p["lower_bound"], ":", color="#555555", label="lower bound of the paper")
+        axes.plot(
+            p["epsilon"],
+            p["lower_bound"],
+            ":",
+            color="black",
+            linewidth=1.1,
+            zorder=6,
+            label="lower bound of the paper",
+        )
         axes.set_xlim(0.0, p["epsilon"][-1])
         axes.set_ylim(0.5 * p["exact"]["upper"][-1], 2.0)
     figure[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)

@@ -112,7 +112,7 @@ def picture(panels):
     for axes, p in zip(figure, panels, strict=True):
         axes.set_yscale("log")
         axes.set_ylim(1e-10, 1.6)
-        axes.set_xlim(0.0, p["epsilon"][-1])
+        axes.set_xlim(-0.01 * p["epsilon"][-1], 1.02 * p["epsilon"][-1])
         for name in ("deterministic", "shuffle", "Poisson", "balls-and-bins"):
             # shuffling is bounded below by S_C and above by deterministic batches; of the others both bounds agree
             side = p["curves"][name]["lower" if name == "shuffle" else "upper"]
