@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
+from ballsbins.training.steps_taken import mechanism_after
 
 SCHEMA = 1  # of `state_dict`
 
@@ -32,14 +32,8 @@ class Progress:
         return 1.0 / self.mechanism.sampler.steps
 
     def as_run(self) -> Mechanism | None:
-        """The mechanism as far as it was run; None before the first step.
-
-        An unfinished epoch is a Mechanism with `last_epoch_steps`, whose privacy is exact: see `accounting`.
-        """
-        if self.steps_taken == 0:
-            return None
-        finished, rest = divmod(self.steps_taken, self.mechanism.sampler.steps)
-        return replace(self.mechanism, epochs=finished + (rest > 0), last_epoch_steps=rest or None)
+        """The mechanism as far as it was run; None before the first step."""
+        return mechanism_after(self.steps_taken, self.mechanism) if self.steps_taken else None
 
     def require_steps_left(self) -> None:
         """Refuse a step that the mechanism does not have."""
