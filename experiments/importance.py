@@ -106,7 +106,13 @@ def picture(panels):
         fine = p["fine"]
         axes.plot(fine["epsilon"], fine["exact"], label="exact", **look("balls-and-bins"))
         axes.plot(
-            fine["epsilon"], fine["lower_bound"], ":", color="#555555", label="lower bound of the paper"
+            fine["epsilon"],
+            fine["lower_bound"],
+            ":",
+            color="black",
+            linewidth=1.1,
+            zorder=6,
+            label="lower bound of the paper",
         )
         axes.set_xlim(fine["epsilon"][0] - 0.1, fine["epsilon"][-1] + 0.1)
     figure[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)

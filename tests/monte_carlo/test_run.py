@@ -216,9 +216,9 @@ def test_bad_settings_are_named(wrong, named):
 
 
 def test_what_it_is_not_for():
-    with pytest.raises(InvalidInputError, match="whole epochs"):
+    with pytest.raises(InvalidInputError, match="balls-and-bins"):
         Mechanism(Poisson(10), 1.0).delta(1.0, method=MonteCarlo(100))
-    with pytest.raises(InvalidInputError, match="whole epochs"):
+    with pytest.raises(InvalidInputError, match="unfinished epoch"):
         Mechanism(BallsAndBins(10), 1.0, 1, 5).delta(1.0, method=MonteCarlo(100))
 
 

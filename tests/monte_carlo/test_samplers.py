@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtri
 
-from ballsbins import BallsAndBins, InvalidInputError, Mechanism
+from ballsbins import BallsAndBins, InvalidInputError, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo import orders
 from ballsbins.accounting.monte_carlo.combined import Combined
 from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
@@ -138,6 +138,25 @@ def test_fixed_bins_are_one_epoch_with_less_noise():
     loss = np.log(np.exp(log_z).mean(axis=1))
     value = np.maximum(-np.expm1(1.0 - loss), 0.0)
     assert abs(value.mean() - truth.value) < 5.0 * value.std() / math.sqrt(value.size)
+
+
+@pytest.mark.parametrize("redraw", [True, False])
+@pytest.mark.parametrize(
+    ("sigma", "steps", "epochs", "taken"), [(1.0, 10, 1, 4), (0.8, 12, 3, 5), (1.5, 5, 2, 1)]
+)
+def test_an_unfinished_epoch(sigma, steps, epochs, taken, redraw):
+    """Against the exact answer; and those of one step more and less are rejected, where they differ enough."""
+    sampler = BallsAndBins(steps, redraw=redraw)
+    epsilon, method = 0.4, MonteCarlo(200_000, 4 * BETA, sampler="plain")
+    found = Mechanism(sampler, sigma, epochs, taken).delta(epsilon, method).directions
+    for direction in ("remove", "add"):
+        bounds = found[direction].lower, found[direction].upper
+        truth = Mechanism(sampler, sigma, epochs, taken).delta(epsilon).directions[direction]
+        assert agree(bounds, (truth.lower, truth.upper))
+    if epochs == 1:
+        for wrong in (taken - 1, taken + 1):
+            other = Mechanism(sampler, sigma, epochs, wrong).delta(epsilon).directions["remove"]
+            assert not agree((found["remove"].lower, found["remove"].upper), (other.lower, other.upper))
 
 
 def test_events_do_not_compose():

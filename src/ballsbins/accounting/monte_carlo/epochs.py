@@ -14,15 +14,17 @@ import numpy as np
 
 from ballsbins import validate
 from ballsbins.accounting.monte_carlo.pairs import Losses, LossSampler
+from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
 class Epochs:
-    """Independent epochs, each with losses from `one`."""
+    """Independent epochs, each with losses from `one`, and perhaps a last one that stopped early."""
 
     one: LossSampler
     epochs: int
+    last: Unfinished | None = None
 
     def __post_init__(self) -> None:
         """Refuse events."""
@@ -35,9 +37,17 @@ class Epochs:
                 'Use "plain", "order-statistics" or "tilted".',
             )
 
+        if self.last is not None and self.one.tilt > 0.0:
+            raise InvalidInputError(
+                "sampler",
+                type(self.one).__name__,
+                "one without a tilt for an unfinished last epoch",
+                'Use "plain" or "order-statistics".',
+            )
+
     @property
     def row(self) -> int:
-        return self.one.row
+        return max(self.one.row, 0 if self.last is None else self.last.row)
 
     @property
     def tilt(self) -> float:
@@ -62,6 +72,9 @@ class Epochs:
         for _ in range(self.epochs):
             below, above = self.one.losses(rng, count)
             low, high = low + below, high + above
+        if self.last is not None:
+            loss, _ = self.last.losses(rng, count)
+            low, high = low + loss, high + loss
         return low, high
 
 

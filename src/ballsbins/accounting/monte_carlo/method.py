@@ -30,6 +30,7 @@ from ballsbins.accounting.monte_carlo.run import Job, Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
+from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins
@@ -93,27 +94,44 @@ class MonteCarlo:
             )
 
     def curve(self, mechanism: Mechanism) -> MonteCarloCurve:
-        """The privacy curve of whole epochs of balls-and-bins."""
-        sampler = mechanism.sampler
-        if not isinstance(sampler, BallsAndBins) or mechanism.last_epoch_steps is not None:
+        """The privacy curve of balls-and-bins."""
+        sampler, taken = mechanism.sampler, mechanism.last_epoch_steps
+        if not isinstance(sampler, BallsAndBins):
             raise InvalidInputError(
-                "method",
-                "Monte Carlo",
-                '"auto" for this mechanism',
-                "Monte Carlo is for whole epochs of balls-and-bins.",
+                "method", "Monte Carlo", '"auto" for this mechanism', "Monte Carlo is for balls-and-bins."
             )
-        sigma, epochs = mechanism.noise_multiplier, mechanism.epochs
-        if not sampler.redraw:
-            sigma, epochs = fixed_bins(sigma, epochs), 1
-        return MonteCarloCurve(self, sigma, sampler.steps, epochs)
+        if taken is not None and self.sampler not in ("plain", "order-statistics"):
+            advice = 'Use MonteCarlo(sampler="plain"), or count whole epochs.'
+            raise InvalidInputError(
+                "sampler", self.sampler, "plain or order-statistics for an unfinished epoch", advice
+            )
+        sigma, steps, epochs = mechanism.noise_multiplier, sampler.steps, mechanism.epochs
+        if taken is None:
+            if not sampler.redraw:
+                sigma, epochs = fixed_bins(sigma, epochs), 1
+            return MonteCarloCurve(self, sigma, steps, epochs)
+        if sampler.redraw:
+            return MonteCarloCurve(self, sigma, steps, epochs - 1, ((taken, sigma),))
+        kinds = [(taken, fixed_bins(sigma, epochs))]
+        if epochs > 1:
+            kinds.append((steps - taken, fixed_bins(sigma, epochs - 1)))
+        return MonteCarloCurve(self, sigma, steps, 0, tuple(kinds))
 
 
 class MonteCarloCurve:
     """δ(ε) with confidence."""
 
-    def __init__(self, settings: MonteCarlo, sigma: float, steps: int, epochs: int) -> None:
-        """Redrawn bins; fixed ones are one epoch with less noise."""
+    def __init__(
+        self,
+        settings: MonteCarlo,
+        sigma: float,
+        steps: int,
+        epochs: int,
+        unfinished: tuple[tuple[int, float], ...] | None = None,
+    ) -> None:
+        """So many whole epochs of redrawn bins (fixed ones are one epoch with less noise), and one unfinished."""
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
+        self.unfinished = unfinished
         self.confidence = 1.0 - settings.error_probability
         self.outcomes: dict[Job, Outcome] = {}
         self._grid: dict[Direction, Interval] = {}
@@ -216,8 +234,11 @@ class MonteCarloCurve:
             "combined": self._combined,
             "tilted": self._tilted,
         }
+        last = None if self.unfinished is None else Unfinished(self.unfinished, self.steps, direction)
+        if last is not None and self.epochs == 0:
+            return last
         one = make[self.settings.sampler](epsilon, direction)
-        return one if self.epochs == 1 else Epochs(one, self.epochs)
+        return one if self.epochs == 1 and last is None else Epochs(one, self.epochs, last)
 
     def _orders(self, draws: int) -> tuple[int, ...]:
         if self.settings.orders == "auto":
