@@ -8,7 +8,7 @@ from opacus import PrivacyEngine
 from opacus.schedulers import ExponentialGradClip, ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError
@@ -107,6 +107,18 @@ def test_a_foreign_loader_that_loses_batches_is_seen_at_the_next_epoch(training,
             run.step(batch)
     with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}"):
         iter(foreign)
+
+
+def test_breaking_off_while_workers_hold_the_rest_is_no_loss(training, weighted):
+    """What workers hold is drawn but not given; drawn by hand here, as a loader with two workers does."""
+    run = training(MECHANISM, weighted(40), num_workers=2)
+    drawn, batch = iter(run.loader.batch_sampler), default_collate([run.dataset[0]])
+    for _ in range(4):
+        next(drawn)
+    for _ in range(17):
+        next(drawn, None)
+        run.step(batch)
+    assert sum(1 for _ in run.loader.batch_sampler) == 3
 
 
 def test_lightning_cannot_replace_the_sampler(training, weighted):

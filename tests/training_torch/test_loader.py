@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
+import sys
 from collections import namedtuple
 
 import pytest
@@ -328,3 +330,9 @@ def test_options_that_choose_batches_are_refused(option):
 def test_an_unknown_option_is_refused():
     with pytest.raises(TypeError, match="num_wrokers"):
         private(Mechanism(BallsAndBins(5), 1.0), Indexed(30), num_wrokers=1)
+
+
+def test_without_opacus_the_pip_command_is_named():
+    code = "import sys; sys.modules['opacus'] = None; import ballsbins.training.opacus"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'ballsbins[torch]'" in done.stderr

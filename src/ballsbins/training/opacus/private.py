@@ -56,9 +56,7 @@ def make_private(
     accountant, engine = _accountant(engine)
     rank, world_size = _ranks(model)
     workers = int(loader_options.get("num_workers", 0))
-    ahead = (
-        loader_options.get("prefetch_factor") or 2
-    ) * workers + 1  # Accelerate's loaders draw one batch ahead
+    ahead = (loader_options.get("prefetch_factor") or 2) * workers + 1
     run = Run(mechanism, num_examples, as_key(key), rank=rank, world_size=world_size, lookahead=ahead)
     loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
     accountant.configure(run)

@@ -37,7 +37,11 @@ class Run(Progress):
     def __init__(
         self, mechanism: Mechanism, num_examples: int, key: Key, *, rank: int, world_size: int, lookahead: int
     ) -> None:
-        """Take a validated plan; `lookahead` is the number of batches that a loader may draw ahead of the step."""
+        """Take a validated plan.
+
+        `lookahead` is the number of batches that a loader may draw ahead of the step: those in its workers' hands and
+        one more, for which Accelerate's loaders look whether it is the last.
+        """
         super().__init__(mechanism)
         self.num_examples, self.key = num_examples, key
         self.rank, self.world_size, self.lookahead = rank, world_size, lookahead
@@ -65,7 +69,12 @@ class Run(Progress):
 
     def begin(self) -> Iterator[list[int]]:
         """Begin to iterate over batches of indices at the next step, up to the end of its epoch."""
-        if self._exhausted and self._begun < self.steps_taken < self._drawn:
+        in_workers = self.lookahead - 1
+        if (
+            self._exhausted
+            and self._given is None
+            and self._begun < self.steps_taken < self._drawn - in_workers
+        ):
             raise self._out_of_step(self._drawn)
         self.require_steps_left()
         self.forget_pieces()
