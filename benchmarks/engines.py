@@ -23,6 +23,7 @@ SMALL = (100_000, 200_000)
 FILE_ROWS = 1_000_000
 BATCH_SIZE = 1_024
 MEMORY = 10**9
+READS = 5
 
 
 def make(folder, rows):
@@ -117,14 +118,19 @@ def tree_bytes(folder):
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def best(runs):
+    """The least of each figure: what others do on the machine only adds to it."""
+    return {name: min(each[name] for each in runs) for name in runs[0]}
+
+
 def measure(rows, folder):
     source, copy, out = folder / "in", folder / "copy", folder / "out"
     make(source, rows)
     plain = run("plain_copy", source, copy)
     shutil.rmtree(copy)
     built = run("engine", source, out)
-    reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(3)]
-    read, batches = (min((pair[side] for pair in reads), key=lambda r: r["wall"]) for side in (0, 1))
+    reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(READS)]
+    read, batches = (best([pair[side] for pair in reads]) for side in (0, 1))
     assert plain["rows"] == built["rows"] == read["rows"] == batches["rows"] == rows
     sizes = tree_bytes(source), tree_bytes(out)
     shutil.rmtree(source)
@@ -153,7 +159,8 @@ def main():
             ("ballsbins build, CPU", built, built["cpu"] / plain["cpu"], "≤ 3"),
             ("  peak memory / limit", built, built["peak"] / MEMORY, "< 1"),
             ("plain sequential read", read, None, ""),
-            ("batches, throughput", batches, read["wall"] / batches["wall"], "≥ 0.8"),
+            ("batches, rows a CPU second", batches, read["cpu"] / batches["cpu"], "≥ 0.8"),
+            ("batches, rows a second", batches, read["wall"] / batches["wall"], "≥ 0.8"),
         ]
         for name, took, ratio, bound in table:
             shown = "" if ratio is None else f"{ratio:.2f}"

@@ -47,7 +47,7 @@ class Memory:
     @property
     def row_group_bytes(self) -> int:
         """Rows that the Parquet writer takes at a time."""
-        return min(self._for_data // 24, 32 * 2**20)
+        return min(self._for_data // 24, 16 * 2**20)
 
     @property
     def max_files(self) -> int:

@@ -32,7 +32,7 @@ from ballsbins.samplers.physical import check_rank
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AHEAD = 2  # row groups that are read before they are asked for
+_AHEAD = 1  # row groups that are read before they are asked for
 
 
 class BatchFiles:
