@@ -99,6 +99,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
+            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # start fast; nothing here runs long
             **own,
         }
         with self._log(name).open("wb") as log:

@@ -12,7 +12,7 @@ from ballsbins import validate
 from ballsbins.engines.manifest import Manifest
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Reporter
-from ballsbins.engines.spark.session import broadcast, shipped
+from ballsbins.engines.spark.session import broadcast, ship
 from ballsbins.errors import DataError
 from ballsbins.extras import load
 from ballsbins.samplers import Key
@@ -43,8 +43,8 @@ def run(
     from ballsbins.engines.spark.writer import FORMAT, BatchSource, Job, read_committed
 
     job = Job.of(scratch, manifest, plan.inputs.schema, plan.rows_per_group, plan.compression)
+    ship(session)
     with (
-        shipped(session),
         broadcast(session, drawn(plan, manifest, key)) as secret,
         _spark_errors(scratch),
         watched(session, scratch, manifest, plan, reporter),

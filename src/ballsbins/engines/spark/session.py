@@ -38,6 +38,8 @@ _OURS = {
     "spark.log.level": "ERROR",
 }
 
+_shipped: dict[str, tempfile.TemporaryDirectory[str]] = {}  # by application
+
 
 class MissingJavaError(BallsBinsError):
     """Spark runs on Java, and there is none that it can use."""
@@ -102,24 +104,23 @@ def _check_spark_version() -> None:
         )
 
 
-@contextmanager
-def shipped(spark: SparkSession) -> Iterator[None]:
+def ship(spark: SparkSession) -> None:
     """Send this package to the executors, which then need numpy, pyarrow and cryptography only.
 
-    So the code that assigns rows is the same everywhere, whatever version a machine of the cluster has installed.
+    So the code that assigns rows is the same everywhere, whatever version a machine of the cluster has installed. It
+    is kept until this process ends: an executor that starts later asks for it again.
     """
     context = spark.sparkContext
-    if _is_local(context.master or LOCAL):
-        yield
+    application = str(context.applicationId)
+    if _is_local(context.master or LOCAL) or application in _shipped:
         return
     source = Path(ballsbins.__file__).parent
-    with tempfile.TemporaryDirectory(prefix="ballsbins-") as directory:
-        package = Path(directory, f"ballsbins-{ballsbins.__version__}.zip")
-        with zipfile.ZipFile(package, "w") as archive:
-            for path in sorted(source.rglob("*.py")):
-                archive.write(path, Path("ballsbins") / path.relative_to(source))
-        context.addPyFile(str(package))
-        yield
+    _shipped[application] = tempfile.TemporaryDirectory(prefix="ballsbins-")
+    package = Path(_shipped[application].name, f"ballsbins-{ballsbins.__version__}.zip")
+    with zipfile.ZipFile(package, "w") as archive:
+        for path in sorted(source.rglob("*.py")):
+            archive.write(path, Path("ballsbins") / path.relative_to(source))
+    context.addPyFile(str(package))
 
 
 @contextmanager
