@@ -173,11 +173,13 @@ def build(
         console = render.console()
         console.print(
             f"[bold]{out}[/bold] has {which}: {prepared.num_examples:,} rows in "
-            f"{prepared.sampler.steps:,} batches, {render.name_of(prepared.sampler)}."
+            f"{prepared.sampler.steps:,} batches, {render.name_of(prepared.sampler)}.",
+            soft_wrap=True,
         )
         console.print(
             f"It is as secret as the key. After training: ballsbins build --out {out} --remove {numbers[-1]}",
             style="dim",
+            soft_wrap=True,
         )
     return None
 
@@ -246,7 +248,8 @@ def assign(
     console = render.console()
     console.print(
         f"[bold]{out}[/bold] says for {prepared.num_examples:,} rows in which of {prepared.sampler.steps:,} batches "
-        f"they are, {render.name_of(prepared.sampler)}."
+        f"they are, {render.name_of(prepared.sampler)}.",
+        soft_wrap=True,
     )
     return console.print("It is as secret as the key: remove it after training.", style="dim")
 

@@ -100,12 +100,16 @@ class Inputs:
         return f"sha256:{digest.hexdigest()}"
 
     def sample(self) -> pa.Table:
-        """The first rows of the first file, to judge how large rows are."""
+        """The first rows, to judge how large and how costly rows are."""
         arrow = load("pyarrow", feature="Reading tables", extra="data")
+        taken: list[Any] = []
+        missing = _SAMPLE_ROWS
         for _, batch in self.read(_SAMPLE_ROWS):
-            if batch.num_rows:
-                return arrow.Table.from_batches([batch]).slice(0, _SAMPLE_ROWS)
-        return self.schema.empty_table()
+            taken.append(batch.slice(0, missing))
+            missing -= taken[-1].num_rows
+            if not missing:
+                break
+        return arrow.Table.from_batches(taken, schema=self.schema)
 
     def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Give (bytes of the files read so far, about; some of the next rows), at most `rows` of them at a time."""
