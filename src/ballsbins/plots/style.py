@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,17 @@ from ballsbins import extras
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Okabe and Ito's palette; samplers keep their colour and dash in every picture
 LOOKS: Mapping[str, Mapping[str, Any]] = {
     "balls-and-bins": {"color": "#0072B2", "linestyle": "-", "linewidth": 2.2, "zorder": 4},
-    "balls-and-bins (fixed bins)": {"color": "#56B4E9", "linestyle": "-", "linewidth": 1.8, "zorder": 3},
+    "balls-and-bins (fixed bins)": {
+        "color": "#3A93C7",  # a shade darker than the palette's sky blue: its name must be readable on white
+        "linestyle": (0, (5, 1, 1, 1)),
+        "linewidth": 1.8,
+        "zorder": 3,
+    },
     "Poisson": {"color": "#D55E00", "linestyle": "--", "linewidth": 1.8, "zorder": 3},
     "shuffle": {"color": "#009E73", "linestyle": "-.", "linewidth": 1.5, "zorder": 2},
     "deterministic": {"color": "#555555", "linestyle": ":", "linewidth": 1.8, "zorder": 2},
@@ -39,8 +46,8 @@ _SETTINGS: Mapping[str, Any] = {
 
 
 def look(name: str) -> dict[str, Any]:
-    """How the line of that name is drawn."""
-    return dict(LOOKS.get(name, _OTHER))
+    """How the line of that name is drawn; what stands after a comma is a remark."""
+    return dict(LOOKS.get(name.partition(",")[0], _OTHER))
 
 
 def new_axes(title: str | None, x: str, y: str) -> Axes:
@@ -68,6 +75,25 @@ def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -
                 axes.set_title(title)
             panels.append(axes)
     return panels
+
+
+def number_axis(axis: Axis) -> None:
+    """Ticks of a logarithmic axis that can be read: 1, 2, 5 over few decades, powers of ten over many."""
+    ticker = extras.load("matplotlib.ticker", feature="Drawing pictures", extra="plots")
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    if decades <= 3.2:
+        axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    else:
+        axis.set_major_locator(ticker.LogLocator(numticks=9))
+    axis.set_minor_formatter(ticker.NullFormatter())
+    if low >= 0.999e-3 and high <= 1.001e6:
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _plain(value)))
+
+
+def _plain(value: float) -> str:
+    """0.05, 2, 10,000."""
+    return f"{value:,.0f}" if value >= 1.0 and value == round(value) else f"{value:g}"
 
 
 def save(axes: Axes, path: Path | str) -> None:
