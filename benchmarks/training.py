@@ -1,0 +1,184 @@
+"""What a private step costs, as ratios to the plain step and to Opacus' ghost clipping in the same run.
+
+    python benchmarks/training.py [--small]
+
+The paper's network with 4 million parameters (26 categories of 2,000 buckets, 13 integers, three layers of 598) and
+Adam, on all cores. Steps of the kinds take turns, and the best of each counts, so that other load on the
+machine matters little. The memory is what XLA plans for temporaries, by batch size and by number of rows.
+"""
+
+import argparse
+import itertools
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ballsbins.samplers import Key
+from ballsbins.training.model import Batch, Model
+from ballsbins.training.noise import normals, step_words, words_for
+from ballsbins.training.step import Scalars, initial_state, noise_words, plain_step, private_step
+
+BUCKETS, CATEGORIES, INTEGERS = 2000, 26, 13
+KEY = Key.from_seed(1)
+
+
+def draw(size):
+    rng = np.random.default_rng(0)
+    return Batch(
+        (rng.random(size) < 0.3).astype(np.float32),
+        rng.random((size, INTEGERS), dtype=np.float32),
+        rng.integers(0, BUCKETS, (size, CATEGORIES)).astype(np.int32),
+        np.ones(size, np.float32),
+    )
+
+
+def seconds(job):
+    begin = time.perf_counter()
+    job()
+    return time.perf_counter() - begin
+
+
+def in_turns(jobs, rounds):
+    """Least seconds of each job, all jobs taking turns, after one round that compiles."""
+    for job in jobs.values():
+        job()
+    taken = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            taken[name].append(seconds(job))
+    return {name: min(values) for name, values in taken.items()}
+
+
+def jax_jobs(model, batch):
+    """A plain step and a private one, each with a state of its own."""
+    scalars = Scalars(*map(np.float32, (1e-3, 1.0, 0.5, len(batch.labels))))
+    states = [initial_state(model.initial(KEY)) for _ in range(2)]
+    count = noise_words(model)
+
+    def plain():
+        states[0], _ = plain_step(model, states[0], batch, scalars)
+        jax.block_until_ready(states[0])
+
+    def private():
+        words = step_words(KEY, b"benchmark", 0, count)
+        states[1], _ = private_step(model, states[1], batch, words, scalars)
+        jax.block_until_ready(states[1])
+
+    return {"plain": plain, "private": private}
+
+
+def opacus_job(batch):
+    """The same network and step in PyTorch, clipped by Opacus without per-example gradients."""
+    import torch
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
+        GradSampleModuleFastGradientClipping,
+    )
+    from opacus.optimizers.optimizer_fast_gradient_clipping import DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = torch.nn.ModuleList(torch.nn.Embedding(BUCKETS, 48) for _ in range(CATEGORIES))
+            widths = (48 * CATEGORIES + INTEGERS, 598, 598, 598)
+            layers = []
+            for a, b in itertools.pairwise(widths):
+                layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
+            self.dense = torch.nn.Sequential(*layers, torch.nn.Linear(598, 1))
+
+        def forward(self, integers, categories):
+            rows = [table(categories[:, k]) for k, table in enumerate(self.tables)]
+            return self.dense(torch.cat([*rows, integers], dim=1))[:, 0]
+
+    size = len(batch.labels)
+    network = GradSampleModuleFastGradientClipping(
+        Network(), max_grad_norm=1.0, use_ghost_clipping=True, loss_reduction="mean"
+    )
+    optimizer = DPOptimizerFastGradientClipping(
+        torch.optim.Adam(network.parameters(), lr=1e-3),
+        noise_multiplier=0.5,
+        max_grad_norm=1.0,
+        expected_batch_size=size,
+        loss_reduction="mean",
+    )
+    loss = DPLossFastGradientClipping(
+        network, optimizer, torch.nn.BCEWithLogitsLoss(reduction="mean"), "mean"
+    )
+    labels, integers = torch.from_numpy(batch.labels), torch.from_numpy(batch.integers)
+    categories = torch.from_numpy(batch.categories).long()
+
+    def step():
+        optimizer.zero_grad()
+        loss(network(integers, categories), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def temporary_bytes(size, buckets):
+    model = Model(INTEGERS, (buckets,) * CATEGORIES)
+    state = jax.eval_shape(lambda: initial_state(model.zeros()))
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), draw(1))
+    batch = Batch(*(jax.ShapeDtypeStruct((size, *part.shape[1:]), part.dtype) for part in shapes))
+    words = jax.ShapeDtypeStruct((noise_words(model),), jnp.uint32)
+    scalars = Scalars(*[jax.ShapeDtypeStruct((), jnp.float32)] * 4)
+    compiled = private_step.lower(model, state, batch, words, scalars).compile()
+    return compiled.memory_analysis().temp_size_in_bytes, model.num_parameters
+
+
+def noise_seconds(count):
+    """Seconds for `count` normal values: ours, and JAX's two generators."""
+    ours = jax.jit(normals, static_argnums=1)
+    drawn = {
+        "AES and Box–Muller (ours)": lambda: ours(step_words(KEY, b"benchmark", 0, words_for(count)), count)
+    }
+    for name in ("threefry2x32", "rbg"):
+        key, draw_normal = jax.random.key(0, impl=name), jax.jit(lambda key: jax.random.normal(key, (count,)))
+        drawn[f"jax.random.normal, {name}"] = lambda key=key, f=draw_normal: f(key)
+    return in_turns({name: lambda job=job: jax.block_until_ready(job()) for name, job in drawn.items()}, 5)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a quick look: batch 1024 only, fewer rounds")
+    small = parser.parse_args().small
+    warnings.filterwarnings("ignore")
+    model = Model(INTEGERS, (BUCKETS,) * CATEGORIES)
+    print(
+        f"{model.num_parameters:,} parameters, {jax.device_count()} device, the best of steps that take turns"
+    )
+    print(f"{'batch':>7}{'plain s':>10}{'private s':>11}{'ratio':>8}{'at most':>9}")
+    for size in (1024,) if small else (1024, 8192):
+        taken = in_turns(jax_jobs(model, draw(size)), 5 if small else (15 if size == 1024 else 7))
+        ratio = taken["private"] / taken["plain"]
+        print(f"{size:7}{taken['plain']:10.3f}{taken['private']:11.3f}{ratio:8.2f}{1.6:9}")
+
+    batch = draw(1024)
+    taken = in_turns(
+        {"private": jax_jobs(model, batch)["private"], "opacus": opacus_job(batch)}, 1 if small else 3
+    )
+    ratio = taken["opacus"] / taken["private"]
+    print(
+        f"Opacus' ghost clipping, batch 1024: {taken['opacus']:.2f} s, {ratio:.0f} times ours (at least 20)"
+    )
+
+    print("Noise for 4 million parameters:")
+    for name, value in noise_seconds(4_000_000).items():
+        print(f"  {name:34}{1000 * value:8.1f} ms")
+
+    print(f"{'batch':>7}{'parameters':>13}{'temporaries':>14}")
+    cases = [(256, 200), (512, 200)] if small else [(1024, 200), (2048, 200), (1024, 2000), (2048, 2000)]
+    for size, buckets in cases:
+        found, count = temporary_bytes(size, buckets)
+        print(f"{size:7}{count:13,}{found / 2**20:10.0f} MiB")
+    print(
+        "One gradient for each of 1024 examples would take",
+        f"{1024 * 4 * model.num_parameters / 2**30:.0f} GiB",
+    )
+
+
+if __name__ == "__main__":
+    main()
