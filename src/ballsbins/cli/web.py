@@ -71,11 +71,7 @@ def page(
             batch_size=batch_size, max_batch_size=max_batch_size,
         )  # fmt: skip
         text = compose.of_mechanism(mechanism, delta, title, examples=examples, alone=alone)
-    try:
-        write_atomically(out, text)
-    except OSError as error:
-        advice = "Choose a directory that exists and that you may write to."
-        raise InvalidInputError("--out", str(out), f"writable ({error.strerror})", advice) from None
+    write_atomically(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
     )

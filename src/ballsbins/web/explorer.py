@@ -26,6 +26,9 @@ from ballsbins.web.jobs import Work, Workers
 from ballsbins.web.question import Question, field_of
 
 QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0
+PAUSE = (
+    0.2  # seconds of rest before slow work begins: while a slider moves, every question is replaced sooner
+)
 _REMEMBERED = 256
 # the other samplers in the order of the table; their numbers are those of the chart's lines
 PLACES = {name: place for place, name in enumerate(SamplerName)}
@@ -117,6 +120,8 @@ class Explorer:
             for result in self._known[key]:
                 yield result
             return
+        if part.workers is self.slow and part.name != SamplerName.BALLS_AND_BINS:
+            await asyncio.sleep(PAUSE)
         found = []
         async for result in part.workers.results(part.work, *part.arguments):
             found.append(result)

@@ -35,7 +35,7 @@ class Workers:
     """At most `count` pieces of work at once, each for at most `seconds`; others wait for their turn."""
 
     def __init__(self, count: int, seconds: float, *, urgent: bool) -> None:
-        """What is not urgent leaves the processor to what is. No process is started before `start` or the first work."""
+        """Start no process yet. What is not urgent leaves the processor to what is."""
         self.seconds = seconds
         self._count, self._urgent = count, urgent
         self._turn = asyncio.Semaphore(count)

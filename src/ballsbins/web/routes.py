@@ -83,6 +83,7 @@ def build(host: str) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         del app
+        question_from(DEFAULTS)  # for practice: what it imports is not to delay the first question
         explorer.quick.start()
         explorer.slow.start()
         yield

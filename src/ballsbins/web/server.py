@@ -19,10 +19,10 @@ def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) ->
     """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal."""
     uvicorn = extras.load("uvicorn", feature=chart.FEATURE, extra=chart.EXTRA)
     extras.load("starlette", feature=chart.FEATURE, extra=chart.EXTRA)
-    from ballsbins.web import routes
-
-    application = routes.build(host)
     with bind(host, port) as listening:
+        from ballsbins.web import routes
+
+        application = routes.build(host)
         url = _url(host, listening.getsockname()[1])
         say(f"The page is at {url} and stays until you press Ctrl-C.")
         if not is_loopback(host):

@@ -92,12 +92,12 @@ function restore() {
   const given = new URLSearchParams(location.search);
   const fresh = [...given.keys()].length === 0;
   for (const [name, { field }] of knobs) {
-    field.value = given.get(name) ?? (fresh || !["epsilon", "examples"].includes(name) ? defaults[name] : "");
+    field.value = given.get(name) || (fresh || !["epsilon", "examples"].includes(name) ? defaults[name] : "");
     place(name);
   }
-  choose("by", given.has("steps") ? "steps" : "batch-size");
+  choose("by", given.get("steps") ? "steps" : "batch-size");
   choose("fixed-bins", given.get("fixed-bins") === "1" ? "1" : "");
-  byId("truncate").checked = given.has("max-batch-size");
+  byId("truncate").checked = Boolean(given.get("max-batch-size"));
   arrange();
 }
 
@@ -110,7 +110,7 @@ function arrange() {
 
 // ---- asking
 
-let asking = null; // {controller, since, first}
+let asking = null; // {controller, since, first: whether number and curve of balls-and-bins are there}
 let later = null;
 
 function ask() {
@@ -212,12 +212,12 @@ function receive(event, mine) {
       fill(`row-${event.part}`, event.html);
       if (event.headline) {
         fill("headline", event.headline);
-        mine.first = true;
         document.documentElement.dataset.latency = Math.round(performance.now() - mine.since);
       }
     },
     curve() {
       chart.put(event, event.delta);
+      if (event.position === 0) mine.first = true;
       byId("chart").classList.remove("stale");
     },
     note() {

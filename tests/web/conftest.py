@@ -1,0 +1,128 @@
+"""A real server and a real browser, each started once."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+BALLSBINS = str(Path(sys.executable).parent / "ballsbins")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@contextmanager
+def serving(*options):
+    """`ballsbins serve` as people run it; gives the process and its address."""
+    command = [BALLSBINS, "serve", "--no-browser", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=QUIET)
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+/", line)
+        assert found, line + (process.stderr.read() if process.poll() is not None else "")
+        yield process, found[0]
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The address of a server."""
+    with serving() as (_, address):
+        yield address
+
+
+@pytest.fixture
+def get(server):
+    """Ask the server, with any headers; gives status, headers and body."""
+
+    def ask(path, method="GET", headers=()):
+        place = urlsplit(server)
+        connection = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+        try:
+            connection.putrequest(method, path, skip_host=True)
+            for name, value in {"Host": place.netloc, **dict(headers)}.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+    return ask
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Where Chromium is; installed if it may be, and a failure that says what to do if not."""
+    for name in NAMES:
+        if path := shutil.which(name):
+            return path
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
+        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+            subprocess.run(["apt-get", "--quiet", *words], check=False, capture_output=True, timeout=600)
+        if path := shutil.which("chromium"):
+            return path
+    pytest.fail(
+        f"None of {', '.join(NAMES)} is on the path, and it could not be installed from here: the pages are tested "
+        "in a real browser. On Debian: sudo apt-get install chromium"
+    )
+
+
+@pytest.fixture(scope="session")
+def playwright():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as running:
+        yield running
+
+
+@pytest.fixture
+def browse(playwright, chromium, tmp_path):
+    """Open a page in a browser of its own; errors and messages of its scripts fail the test."""
+    contexts, troubles = [], []
+
+    def open_page(address, width=1280, scheme="light", ready="[data-state=ready][data-drawn=yes]"):
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path / f"profile-{len(contexts)}",
+            executable_path=chromium,
+            headless=True,
+            args=ARGUMENTS,
+            viewport={"width": width, "height": 900},
+            color_scheme=scheme,
+            accept_downloads=True,
+        )
+        contexts.append(context)
+        page = context.pages[0]
+        page.set_default_timeout(60_000)
+        page.asked = []
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on(
+            "console",
+            lambda message: troubles.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        page.goto(address)
+        page.wait_for_selector(f"html{ready}", state="attached")
+        return page
+
+    open_page.troubles = troubles
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == []
