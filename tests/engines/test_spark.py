@@ -20,6 +20,7 @@ from ballsbins.engines import BatchFiles, local, spark
 from ballsbins.engines import assign as embedded
 from ballsbins.engines.inputs import open_inputs
 from ballsbins.engines.plan import plan
+from ballsbins.engines.spark import assignment, writer
 from ballsbins.engines.spark.session import broadcast, require_java
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import Key
@@ -156,6 +157,48 @@ def test_engines_and_memory_agree_row_for_row(case, session, inputs, table, tmp_
         manifest.require_same_run(BatchFiles.open(tmp_path / "embedded").manifest)
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert [entry.name for entry in directory.iterdir()] == [f"epoch-{epoch:06d}"]
+
+
+def test_parts_of_the_shuffled_order_begin_where_they_should():
+    sampler, rows = Shuffle(1000), 300_000
+    order = sampler.order(rows, KEY, 4).astype(np.int64)
+    ranks = np.arange(1000, rows, 1700)
+    boundaries = assignment.shuffled_boundaries(sampler, KEY, 4, rows, ranks)
+    places = assignment._places(sampler.keystream(KEY, 4), order)
+    expected = np.searchsorted(ranks, np.arange(rows), side="right")
+    assert np.array_equal(assignment._parts(boundaries, *places), expected)
+    words = sampler.keystream(KEY, 4).words32(0, 0, rows)
+    assert len(np.unique(words)) < rows  # ties of first words are among them
+    assert assignment.shuffled_boundaries(sampler, KEY, 4, rows, ranks[:0]) == ()
+
+
+def test_places_that_tie_in_their_first_half():
+    high, low = np.array([[4, 99], [5, 9], [5, 10], [5, 15], [5, 20], [6, 0]], dtype=np.uint64).T
+    assert assignment._parts(((5, 10), (5, 20)), high, low).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_large_batches_are_whole(tmp_path):
+    """Rows come in chunks that begin and end anywhere; batches are as large as many of them."""
+    sampler = BallsAndBins(5, max_batch_size=90_000, num_examples=400_000)
+    bins = np.sort(sampler.bins(KEY, 0, 0, 400_000)[:400_000])
+    rows = pa.table(
+        {"x": np.arange(400_000), writer.BATCH: bins.astype(np.int32), writer.WORD: np.arange(400_000)[::-1]}
+    )
+    planned = plan(embedded.Positions(400_000), sampler)
+    job = writer.Job.of(tmp_path, planned.manifest(KEY, 0), rows.schema.remove(2).remove(1), 50_000, "snappy")
+    written = writer.write_part(job, 0, rows.to_batches(max_chunksize=9_999))
+    sizes = np.bincount(bins, minlength=5)
+    assert written.rows == 400_000
+    assert (
+        list(written.sizes)
+        == np.minimum(sizes, 90_000).tolist()
+        == [90_000 if size > 90_000 else size for size in sizes]
+    )
+    ends = np.cumsum(sizes)
+    kept = np.concatenate(
+        [np.arange(max(end - size, end - 90_000), end) for end, size in zip(ends, sizes, strict=True)]
+    )
+    assert np.array_equal(pq.read_table(written.path).column("x").to_numpy(), kept)
 
 
 def test_another_key_gives_other_batches(session, inputs, tmp_path):

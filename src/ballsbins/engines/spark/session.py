@@ -33,6 +33,7 @@ _OURS = {
     "spark.app.name": "ballsbins",
     "spark.ui.enabled": "false",  # it shows how many rows every task read: sizes of batches
     "spark.ui.showConsoleProgress": "false",
+    "spark.eventLog.enabled": "false",  # so does its log
     "spark.io.encryption.enabled": "true",
     "spark.sql.caseSensitive": "true",  # as Parquet files and the embedded engine are
     "spark.log.level": "ERROR",

@@ -199,10 +199,10 @@ def _whole_batches(
     rows: Iterable[pa.Table], begin: int, count: int
 ) -> Iterator[tuple[pa.Table, NDArray[np.int64], int, int]]:
     """Give rows, the batch of each, and the whole batches step … stop − 1 that they are."""
-    step, held = 0, []
+    step, held, wanted = 0, [], _ROWS
     for table in rows:
         held.append(table)
-        if sum(piece.num_rows for piece in held) < _ROWS:
+        if sum(piece.num_rows for piece in held) < wanted:
             continue
         joined = pa.concat_tables(held)
         batches = joined.column(BATCH).to_numpy() - begin
@@ -212,6 +212,7 @@ def _whole_batches(
             yield joined.slice(0, whole), batches[:whole], step, last
             step = last
         held = [joined.slice(whole)]
+        wanted = max(_ROWS, 2 * held[0].num_rows)  # of a large batch, look for its end less and less often
     if held:
         joined = pa.concat_tables(held)
         yield joined, joined.column(BATCH).to_numpy() - begin, step, count
