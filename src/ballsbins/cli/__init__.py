@@ -16,6 +16,7 @@ from ballsbins.cli import (
     demo,
     keys,
     monte_carlo,
+    plot,
     privacy,
     report,
     reproduce,
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Privacy of a run": (privacy, compare, monte_carlo),
+    "Privacy of a run": (privacy, compare, plot, monte_carlo),
     "What to publish, and whether to believe it": (report, audit, audit_run),
     "Training": (train, data, keys),
     "Batches for data that does not fit": (build,),

@@ -1,0 +1,228 @@
+"""`ballsbins plot …`: the pictures of `ballsbins.plots`, each with a command that computes what it shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from ballsbins.bound import Bound
+from ballsbins.cli import options
+from ballsbins.cli.compare import PICTURES
+from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
+from ballsbins.mechanism import Mechanism
+from ballsbins.report.words import count, stated
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+plot = typer.Typer(help="Pictures: .png, .svg or .pdf.", no_args_is_help=True)
+
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
+DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
+PointsOption = Annotated[int, typer.Option("--points", help="How many.", min=2, max=1000)]
+
+SAMPLERS: dict[str, Callable[[int], Sampler]] = {
+    "balls-and-bins": BallsAndBins,
+    "Poisson": Poisson,
+    "shuffle": Shuffle,
+    "deterministic": Deterministic,
+}
+FIXED = "balls-and-bins (fixed bins)"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    app.add_typer(plot, name="plot")
+
+
+@plot.command("curves")
+def curves(
+    noise_multiplier: options.NoiseOption,
+    out: OutOption,
+    steps: options.StepsOption = None,
+    epochs: options.EpochsOption = 1,
+    examples: options.ExamplesOption = None,
+    batch_size: options.BatchSizeOption = None,
+    largest: Annotated[float, typer.Option("--to", help="Largest ε.", min=0.001, max=700)] = 10.0,
+    samples: Annotated[
+        int, typer.Option("--samples", "-m", help="Add bars from so many Monte Carlo samples.", min=0)
+    ] = 0,
+) -> None:
+    """δ(ε) of the four samplers. For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png"""
+    from ballsbins import MonteCarlo, plots
+
+    _check(out)
+    total, _ = options.steps_from(steps, examples, batch_size)
+    mechanisms = {name: Mechanism(make(total), noise_multiplier, epochs) for name, make in SAMPLERS.items()}
+    grid = np.linspace(0.0, largest, 161)
+    bounds = {name: mechanism.delta(grid) for name, mechanism in mechanisms.items()}
+    bars = {}
+    if samples:
+        name = "balls-and-bins"
+        high = np.flatnonzero(np.asarray(bounds[name].upper) > 1e-12)
+        at = np.linspace(0.0, grid[high[-1]] if high.size else largest, 9)[1:]
+        method = MonteCarlo(samples=samples, epsilons=tuple(at.tolist()))
+        bars[name] = (at, mechanisms[name].delta(at, method))
+    title = f"σ = {noise_multiplier:g}, {count(total, 'step')}, {count(epochs, 'epoch')}"
+    _write(plots.privacy_curves(grid, bounds, samples=bars, title=title), out)
+
+
+@plot.command("epsilon-vs-noise")
+def epsilon_vs_noise(
+    delta: DeltaOption,
+    out: OutOption,
+    steps: options.StepsOption = None,
+    epochs: options.EpochsOption = 1,
+    examples: options.ExamplesOption = None,
+    batch_size: options.BatchSizeOption = None,
+    smallest: Annotated[float, typer.Option("--from", help="Smallest σ.", min=0.05, max=100)] = 0.3,
+    largest: Annotated[float, typer.Option("--to", help="Largest σ.", min=0.05, max=100)] = 3.0,
+    points: PointsOption = 15,
+) -> None:
+    """ε against σ. For example: ballsbins plot epsilon-vs-noise -T 1000 -d 1e-6 -o noise.png"""
+    from ballsbins import plots
+
+    _check(out)
+    if not smallest < largest:
+        raise InvalidInputError("--from", smallest, f"below --to, which is {largest:g}", "Exchange the two.")
+    total, _ = options.steps_from(steps, examples, batch_size)
+    noise = np.geomspace(smallest, largest, points)
+    found = {
+        name: [_epsilon(Mechanism(make(total), float(sigma), epochs), delta) for sigma in noise]
+        for name, make in SAMPLERS.items()
+    }
+    title = f"δ = {stated(delta)}, {count(total, 'step')}, {count(epochs, 'epoch')}"
+    _write(plots.epsilon_against_noise(noise, found, title=title), out)
+
+
+@plot.command("epsilon-vs-epochs")
+def epsilon_vs_epochs(
+    noise_multiplier: options.NoiseOption,
+    delta: DeltaOption,
+    out: OutOption,
+    steps: options.StepsOption = None,
+    examples: options.ExamplesOption = None,
+    batch_size: options.BatchSizeOption = None,
+    largest: Annotated[int, typer.Option("--to", help="Most epochs.", min=2, max=100_000)] = 32,
+) -> None:
+    """ε against epochs. For example: ballsbins plot epsilon-vs-epochs -s 1 -T 100 -d 1e-6 --to 16 -o epochs.png"""
+    from ballsbins import plots
+
+    _check(out)
+    total, _ = options.steps_from(steps, examples, batch_size)
+    epochs = np.unique(np.geomspace(1, largest, 8).round().astype(int))
+    makers = {"balls-and-bins": BallsAndBins, FIXED: lambda number: BallsAndBins(number, redraw=False)}
+    found = {
+        name: [_epsilon(Mechanism(make(total), noise_multiplier, int(number)), delta) for number in epochs]
+        for name, make in (makers | SAMPLERS).items()
+    }
+    title = f"σ = {noise_multiplier:g}, {count(total, 'step')} an epoch, δ = {stated(delta)}"
+    _write(plots.epsilon_against_epochs(epochs, found, title=title), out)
+
+
+@plot.command("noise-vs-batch-size")
+def noise_vs_batch_size(
+    examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples.", min=2)],
+    epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="ε to stay within.")],
+    delta: DeltaOption,
+    out: OutOption,
+    epochs: options.EpochsOption = 1,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2."),
+    ] = None,
+) -> None:
+    """σ against batch size, for a target. So: ballsbins plot noise-vs-batch-size -n 60000 -e 3 -d 1e-6 -o b.png"""
+    from ballsbins import calibration, plots
+
+    _check(out)
+    sizes = sorted(set(batch_size)) if batch_size else None
+    plans: dict[str, list[calibration.PlanRow]] = {}
+    proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
+    for name in ("balls-and-bins", "Poisson", proved):
+        make = SAMPLERS[name.partition(",")[0]]
+        plans[name] = calibration.plan(
+            examples, epsilon=epsilon, delta=delta, epochs=epochs, batch_sizes=sizes, sampler=make
+        )
+        sizes = [row.batch_size for row in plans[name]]
+    assert sizes is not None
+    if len(sizes) < 2:
+        raise InvalidInputError(
+            "--batch-size", sizes, "at least two different sizes", "Leave it out for powers of 2."
+        )
+    noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in plans.items()}
+    title = f"{examples:,} examples, {count(epochs, 'epoch')}, ε ≤ {epsilon:g} at δ = {stated(delta)}"
+    _write(plots.noise_against_batch_size(sizes, noise, title=title), out)
+
+
+@plot.command("auc-vs-noise")
+def auc_vs_noise(
+    results: Annotated[
+        Path,
+        typer.Argument(
+            help='JSON: {"balls-and-bins": {"noise": […], "auc": […], "error": […]}, …}', show_default=False
+        ),
+    ],
+    out: OutOption,
+    title: Annotated[str | None, typer.Option("--title", help="What stands above it.")] = None,
+) -> None:
+    """AUC against σ, from results of training. For example: ballsbins plot auc-vs-noise results.json -o auc.png"""
+    from ballsbins import plots
+
+    _check(out)
+    _write(plots.auc_against_noise(_read_results(results), title=title), out)
+
+
+def _read_results(path: Path) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    shape = 'an object of samplers, each {"noise": […], "auc": […], "error": […]} of one length'
+    advice = "See ballsbins plot auc-vs-noise --help."
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+        series = {
+            name: tuple(part[column] for column in ("noise", "auc", "error")) for name, part in data.items()
+        }
+        for columns in series.values():
+            numbers = np.array(columns, dtype=np.float64)
+            if (
+                numbers.ndim != 2
+                or not numbers.size
+                or not np.isfinite(numbers).all()
+                or (numbers[0] < 0).any()
+            ):
+                raise ValueError
+    except OSError as error:
+        bound = f"a file that can be read ({error.strerror})"
+        raise InvalidInputError("the file of results", str(path), bound, "Check the path.") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInputError("the file of results", str(path), shape, advice) from None
+    if not series:
+        raise InvalidInputError("the file of results", str(path), shape, advice)
+    return series
+
+
+def _epsilon(mechanism: Mechanism, delta: float) -> Bound:
+    """ε at δ; a gap in the line, and a word on standard error, where the accountant has no answer."""
+    try:
+        return mechanism.epsilon(delta)
+    except (AccuracyError, UnreachableTargetError) as error:
+        typer.echo(f"ballsbins: left out {mechanism!r}: {error}", err=True)
+        return Bound("epsilon", np.nan, np.nan, np.nan, "none")
+
+
+def _check(out: Path) -> None:
+    """Refuse a bad file name before anything is computed."""
+    if out.suffix.lower() not in PICTURES:
+        endings = f"a file ending in {', '.join(PICTURES)}"
+        raise InvalidInputError("--out", str(out), endings, "Choose a picture format.")
+    if not out.parent.is_dir():
+        raise InvalidInputError("--out", str(out), "in a directory that exists", "Make the directory first.")
+
+
+def _write(axes: Any, out: Path) -> None:
+    from ballsbins import plots
+
+    plots.save(axes, out)
+    typer.echo(f"Wrote {out}")
