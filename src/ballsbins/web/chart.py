@@ -53,7 +53,7 @@ def figure_json(inks: list[int]) -> str:
     lines = []
     for position, ink in enumerate(inks):
         source = models.ColumnDataSource(
-            data={name: [] for name in ("epsilon", "lower", "least", "upper", "at_most", "name")},
+            data={name: [] for name in ("epsilon", "lower", "least", "upper", "at", "at_most", "name")},
             name=f"curve-{position}",
         )
         figure.varea("epsilon", "lower", "upper", source=source, fill_alpha=0.14, name=f"band-{position}")
@@ -76,7 +76,7 @@ def figure_json(inks: list[int]) -> str:
             renderers=lines,
             mode="mouse",
             line_policy="nearest",
-            tooltips=[("", "@name"), ("ε", "@epsilon{0.000}"), ("δ at most", "@at_most")],
+            tooltips=[("", "@name"), ("ε", "@at"), ("δ at most", "@at_most")],
         )
     )
     return json.dumps(embed.json_item(figure), separators=(",", ":"))

@@ -84,6 +84,8 @@ def curve_data(row: Row, points: Points, ink: int, position: int) -> dict[str, A
         "epsilon": points.epsilon,
         "lower": points.lower if wide else [],
         "upper": points.upper,
+        # δ at most so much at an ε rounded up is still true
+        "at": [up(value, 4) for value in points.epsilon],
         "at_most": [up(value, 3) for value in points.upper],
     }
 

@@ -60,6 +60,7 @@ const chart = (() => {
       lower: (wide ? curve.lower : curve.upper).map((value) => Math.max(value, floor)),
       least: wide ? above(curve.lower) : none,
       upper: above(curve.upper),
+      at: curve.at,
       at_most: curve.at_most,
       name: new Array(count).fill(curve.name),
     };
@@ -102,7 +103,7 @@ const chart = (() => {
       if (!curve) return;
       state.curves[position] = undefined;
       if (!state.figure) return;
-      show({ ...curve, epsilon: [], lower: [], upper: [], at_most: [], answer: null });
+      show({ ...curve, epsilon: [], lower: [], upper: [], at: [], at_most: [], answer: null });
       range();
     },
     closer(yes) {

@@ -105,6 +105,7 @@ function arrange() {
   const by = chosen("by");
   knobs.get("batch-size").knob.hidden = by !== "batch-size";
   knobs.get("steps").knob.hidden = by !== "steps";
+  knobs.get("examples").field.placeholder = by === "steps" ? "optional" : "";
   knobs.get("max-batch-size").knob.hidden = !byId("truncate").checked;
 }
 
@@ -141,6 +142,7 @@ async function answer(mine, parameters) {
       clearErrors();
       complain(wrong(text));
       wait(); // what is shown answers another question
+      offer(false);
       finish(mine, "error");
       return;
     }
@@ -193,6 +195,11 @@ function finish(mine, state) {
   if (state === "ready") document.querySelectorAll(".stale").forEach((element) => element.classList.remove("stale"));
 }
 
+// what can be copied or used is what was answered last
+function offer(yes, ...ids) {
+  for (const id of ids.length ? ids : ["use", "copy-markdown", "copy-text"]) byId(id).disabled = !yes;
+}
+
 function fill(id, html) {
   const element = byId(id);
   element.innerHTML = html; // every text in it was escaped by markup.py
@@ -204,8 +211,7 @@ function receive(event, mine) {
     run() {
       byId("command").textContent = event.command;
       byId("derived").textContent = `${event.steps.toLocaleString("en")} steps an epoch`;
-      byId("use").disabled = true;
-      for (const id of ["copy-markdown", "copy-text"]) byId(id).disabled = true;
+      offer(false);
       if (!query().has("epsilon")) fill("calibration", '<p class="given">State a target ε to have σ found.</p>');
     },
     row() {
@@ -226,24 +232,24 @@ function receive(event, mine) {
     },
     calibration() {
       fill("calibration", event.html);
-      byId("use").disabled = false;
+      offer(true, "use");
       byId("use").dataset.value = event.noise_multiplier;
     },
     statement() {
       statement = event;
       fill("statement", event.html);
-      for (const id of ["copy-markdown", "copy-text"]) byId(id).disabled = false;
+      offer(true, "copy-markdown", "copy-text");
     },
     error() {
       if (event.html) fill(`row-${event.part}`, event.html);
       if (event.part === "balls-and-bins") {
-        fill("headline", '<p class="epsilon waiting">no answer</p>');
+        fill("headline", '<p class="none">no answer</p>');
         fill("statement", '<p class="waiting">There is nothing to state.</p>');
         chart.drop(0);
         mine.first = true;
       }
       if (event.part === "statement") fill("statement", '<p class="waiting">There is nothing to state.</p>');
-      if (event.part === "calibration") fill("calibration", '<p class="epsilon waiting">no answer</p>');
+      if (event.part === "calibration") fill("calibration", '<p class="none">no answer</p>');
       if (event.part === "shuffle" || event.part === "poisson") {
         byId("note").textContent = "";
         chart.drop(SAMPLERS.indexOf(event.part));
