@@ -62,13 +62,13 @@ class Net(nn.Module):
 class WeightedLoss(nn.Module):
     """Cross-entropy times the example's weight; with a `reduction`, which ghost clipping switches off."""
 
-    def __init__(self):
+    def __init__(self, reduction="mean"):
         super().__init__()
-        self.reduction = "mean"
+        self.reduction = reduction
 
     def forward(self, logits, label, weight):
         each = nn.functional.cross_entropy(logits, label, reduction="none") * weight
-        return each if self.reduction == "none" else each.mean()
+        return {"none": each, "mean": each.mean(), "sum": each.sum()}[self.reduction]
 
 
 class Training:
@@ -84,14 +84,13 @@ class Training:
         lr=0.0,
         key=5,
         engine=None,
-        loss_reduction="mean",
         **options,
     ):
         torch.manual_seed(0)
         self.net = Net()
         self.dataset, self.mechanism = dataset, mechanism
         optimizer = torch.optim.SGD(self.net.parameters(), lr=lr)
-        loss = WeightedLoss()
+        loss = WeightedLoss(options.get("loss_reduction", "mean"))
         made = make_private(
             mechanism,
             self.net,

@@ -147,3 +147,21 @@ def test_a_checkpoint_for_another_key_or_accountant_is_refused(training, weighte
     poisson.save_checkpoint(path=path, module=run.model)
     with pytest.raises(InvalidInputError, match=r"'prv', but must be 'ballsbins'.*audit-run"):
         other.load_checkpoint(path=path, module=stranger.model)
+
+
+def test_the_card_says_what_was_run(training, weighted):
+    mechanism = Mechanism(BallsAndBins(7), 1.0, epochs=2)
+    run = training(mechanism, weighted(50), clip=0.7)
+    with pytest.raises(RunError, match="No step was taken"):
+        run.loader.card(DELTA)
+    run.gradients()
+    card = run.loader.card(DELTA, metrics={"accuracy": 0.5}, not_covered=["The choice of the learning rate."])
+    assert (card.mechanism, card.planned) == (Mechanism(BallsAndBins(7), 1.0), mechanism)
+    assert (card.clip_norm, card.num_examples, card.normaliser) == (0.7, 50, 50 / 7)
+    assert card.claim.upper == run.loader.accountant.get_epsilon(DELTA)
+    assert not card.key_secret
+    text = card.statement().text()
+    assert "plain seed" in text
+    assert "learning rate" in text
+    run.gradients()
+    assert run.loader.card(DELTA).planned is None

@@ -60,6 +60,17 @@ def test_gradient_is_the_reference_sum_over_n_by_t(training, weighted, mode, sam
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_of_a_summed_loss_nothing_is_divided(training, weighted, mode):
+    mechanism, dataset = Mechanism(BallsAndBins(7), TINY), weighted(50)
+    run = training(mechanism, dataset, mode=mode, clip=0.7, loss_reduction="sum")
+    found = run.gradients()
+    assert run.loader.card(1e-5).normaliser == 1.0
+    run.model.disable_hooks()
+    for gradient, batch in zip(found, mechanism.batches(50, 5), strict=True):
+        assert torch.allclose(gradient, reference_sum(run.net, dataset, batch, 0.7), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_an_example_changes_one_step_an_epoch_by_at_most_the_clip_norm(training, weighted, mode):
     mechanism, clip = Mechanism(BallsAndBins(6), TINY, epochs=2), 0.5
     dataset = weighted(40, scale=30.0)  # gradients far above the clip norm
@@ -118,6 +129,7 @@ def test_noise_of_steps_and_parameters_is_independent(training, weighted):
     beside = (values[:, 1:] * values[:, :-1]).sum() / math.sqrt(values[:, 1:].numel())
     assert abs(float(later)) < 5.5
     assert abs(float(beside)) < 5.5
+    assert len(values[0].float().unique()) > values.shape[1] - 3  # layers of one size share no noise either
     repeated = torch.cat([values[:1]] * 400)  # the same noise at every step would be seen
     assert float((repeated[1:] * repeated[:-1]).sum()) / math.sqrt(repeated[1:].numel()) > 5.5
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ballsbins.errors import InvalidInputError
+from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
+from ballsbins.report import Card
 from ballsbins.training.opacus.accountant import BallsBinsAccountant
 from ballsbins.training.opacus.collate import StandInCollate
+from ballsbins.training.opacus.noise import SOURCE
 from ballsbins.training.opacus.run import Run
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
@@ -93,6 +95,30 @@ class BallsBinsLoader(DataLoader[Any]):
     def as_run(self) -> Mechanism | None:
         """The mechanism as far as it was run, which answers for its privacy; None before the first step."""
         return self._run.as_run()
+
+    def card(
+        self, delta: float, *, metrics: Mapping[str, Any] | None = None, not_covered: Sequence[str] = ()
+    ) -> Card:
+        """The card of the run so far, with its privacy statement: `card(1e-6).statement().markdown()`.
+
+        Say in `not_covered` what else was done with the data, such as choosing hyperparameters.
+        """
+        run, mechanism = self._run, self.as_run()
+        if mechanism is None:
+            raise RunError("No step was taken, so there is nothing to state. Train first.")
+        return Card(
+            mechanism,
+            delta,
+            clip_norm=run.clip_norm,
+            num_examples=run.num_examples,
+            planned=None if mechanism == run.mechanism else run.mechanism,
+            metrics=dict(metrics or {}),
+            not_covered=not_covered,
+            key_commitment=run.key.commitment(),
+            key_secret=run.key.is_secret,
+            noise=SOURCE,
+            normaliser=run.normaliser,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What to save beside model and optimizer: public facts, the position and the key's commitment."""

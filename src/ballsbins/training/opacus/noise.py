@@ -20,6 +20,7 @@ import torch
 from ballsbins.samplers import Key
 from ballsbins.samplers.keystream import Keystream
 
+SOURCE = "Gaussian, from AES-256 in counter mode under the run's key, added in 64-bit floating point"
 _PIECE = 1 << 20  # values at a time, so that noise in float64 does not double the memory of a large layer
 
 

@@ -21,7 +21,6 @@ class _Guarded:
     params: list[Any]
     noise_multiplier: float
     max_grad_norm: float
-    clip_norm: float  # as stated to make_private
     original_optimizer: torch.optim.Optimizer
     _step_skip_queue: list[bool]
     _is_last_step_skipped: bool
@@ -33,7 +32,7 @@ class _Guarded:
             "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
         )
         # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
-        self._require_unchanged("max_grad_norm", self.max_grad_norm, self.clip_norm)
+        self._require_unchanged("max_grad_norm", self.max_grad_norm, self.run.clip_norm)
         if self.run.batch_is_empty():  # what was summed is the gradient of the stand-in
             for parameter in self.params:
                 parameter.summed_grad = torch.zeros_like(parameter.summed_grad)
@@ -107,6 +106,6 @@ def guard(optimizer: Any, run: Run) -> None:
     if kind not in _classes:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
-    optimizer.run, optimizer.clip_norm = run, optimizer.max_grad_norm
+    optimizer.run = run
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks

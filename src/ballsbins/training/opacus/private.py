@@ -43,13 +43,14 @@ def make_private(
 
     The loader is a DataLoader over the mechanism's batches, drawn from `key`; the optimizer clips to `max_grad_norm`,
     adds noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant;
-    `loader.as_run()` is the Mechanism as far as it was run. Give an `engine` made with
+    `loader.as_run()` is the Mechanism as far as it was run, `loader.card(delta)` what may be published. State the
+    `loss_reduction` of your loss; with "sum" nothing is divided. Give an `engine` made with
     `PrivacyEngine(accountant="ballsbins")` to save and load Opacus checkpoints. Further options go to the DataLoader:
     num_workers, collate_fn, pin_memory and so on. If the model is wrapped for distributed training, every rank gets
     its share of every batch.
     """
     _check_mode(grad_sample_mode, criterion)
-    validate.real(
+    clip_norm = validate.real(
         "max_grad_norm", max_grad_norm, 0.0, open_left=True, advice="It is the norm to clip gradients to."
     )
     num_examples = _size(dataset, mechanism)
@@ -57,7 +58,10 @@ def make_private(
     rank, world_size = _ranks(model)
     workers = int(loader_options.get("num_workers", 0))
     ahead = (loader_options.get("prefetch_factor") or 2) * workers + 1
-    run = Run(mechanism, num_examples, as_key(key), rank=rank, world_size=world_size, lookahead=ahead)
+    run = Run(
+        mechanism, num_examples, as_key(key), clip_norm, rank=rank, world_size=world_size, lookahead=ahead
+    )
+    run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
     loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
     accountant.configure(run)
     try:
@@ -67,7 +71,7 @@ def make_private(
             data_loader=loader,
             criterion=criterion if criterion is not None else nn.CrossEntropyLoss(),
             noise_multiplier=mechanism.noise_multiplier,
-            max_grad_norm=max_grad_norm,
+            max_grad_norm=clip_norm,
             loss_reduction=loss_reduction,
             poisson_sampling=False,  # leaves the loader as it is; the batches are ours
             grad_sample_mode=grad_sample_mode,

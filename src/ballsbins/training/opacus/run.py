@@ -35,7 +35,15 @@ class Run(Progress):
     """
 
     def __init__(
-        self, mechanism: Mechanism, num_examples: int, key: Key, *, rank: int, world_size: int, lookahead: int
+        self,
+        mechanism: Mechanism,
+        num_examples: int,
+        key: Key,
+        clip_norm: float,
+        *,
+        rank: int,
+        world_size: int,
+        lookahead: int,
     ) -> None:
         """Take a validated plan.
 
@@ -43,7 +51,7 @@ class Run(Progress):
         one more, for which Accelerate's loaders look whether it is the last.
         """
         super().__init__(mechanism)
-        self.num_examples, self.key = num_examples, key
+        self.num_examples, self.key, self.clip_norm = num_examples, key, clip_norm
         self.rank, self.world_size, self.lookahead = rank, world_size, lookahead
         self.identity = secrets.token_hex(16) if key.is_secret else "seed"
         self._drawn = 0  # position after the last batch drawn from the sampler
@@ -54,6 +62,7 @@ class Run(Progress):
         self._exhausted = False
         self._epoch: tuple[int, Batches] | None = None  # the batches last drawn from
         self.forget_pieces: Callable[[], None] = lambda: None  # what the optimizer must forget to begin anew
+        self.normaliser = self.expected_batch_size  # what the sum of gradients is divided by
         self._batches(0)  # nothing is drawn yet, but what does not fit the data set is refused
 
     @property
