@@ -156,12 +156,6 @@ def test_key_is_written_once_and_for_its_owner_alone(tmp_path):
         answer("key", file)
 
 
-def test_demo_states_what_it_did():
-    text = answer("demo")
-    assert "every example was in exactly one of them" in text
-    assert "balls-and-bins" in text
-
-
 def test_version_and_help():
     assert shell("--version").stdout.startswith("ballsbins 0.")
     for command in ("epsilon", "delta", "calibrate", "plan", "compare", "curve", "key", "demo"):

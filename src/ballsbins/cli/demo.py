@@ -1,17 +1,30 @@
-"""`ballsbins demo`, which `make run` runs: from a target to noise to batches to what may be claimed."""
+"""`ballsbins demo`, which `make run` runs: data → noise for a target → training → AUC, ε and the statement."""
 
 from __future__ import annotations
 
+import tempfile
 import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from ballsbins.cli import render
-from ballsbins.samplers import BallsAndBins, new_key
+from ballsbins.cli.train import bar
+from ballsbins.samplers import BallsAndBins, Poisson, Shuffle, new_key
 
-EPSILON, DELTA = 8.0, 1e-6
-EXAMPLES, BATCH_SIZE = 1_000_000, 1_000
+if TYPE_CHECKING:
+    from ballsbins.training.plan import Plan
+    from ballsbins.training.trainer import InMemory, Result
+
+EPSILON, DELTA = 2.0, 1e-6
+BATCH_SIZE, MAX_BUCKETS = 512, 500
+OURS, FREE = "balls-and-bins", "without privacy"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,41 +32,138 @@ def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
 
 
-def demo() -> None:
-    """Calibrate the noise for a target, draw one epoch of balls-and-bins batches, and state its privacy."""
+def demo(
+    examples: Annotated[
+        int, typer.Option("--examples", "-n", help="How many examples to generate.")
+    ] = 400_000,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Keep data, models, cards and statements in a new directory.")
+    ] = None,
+) -> None:
+    """Generate data, find the noise for a target, train with three samplers, and say what each may claim."""
+    place = tempfile.TemporaryDirectory(prefix="ballsbins-") if out is None else nullcontext(str(out))
+    with place as directory:
+        _demo(render.console(), examples, Path(directory))
+
+
+def _demo(out: Console, examples: int, directory: Path) -> None:
+    begin = time.perf_counter()
+    data = _data(out, examples, directory)
+    plan = _plan(out, len(data.train))
+    out.print()
+    results = {}
+    for name, each in _plans(plan).items():
+        results[name] = _trained(out, name, data, each, directory / name.replace(" ", "-"))
+    out.print()
+    _compare(out, results)
+    _state(out, results[OURS])
+    out.print()
+    out.print(f"All this took {time.perf_counter() - begin:.0f} s. Next: ballsbins --help", style="dim")
+
+
+def _say(out: Console, title: str, text: str) -> None:
+    """A line with its title beside it."""
+    line = Table.grid(padding=(0, 2))
+    line.add_column(width=8, style="bold")
+    line.add_column()
+    line.add_row(title, escape(text))
+    out.print(line)
+
+
+def _data(out: Console, examples: int, directory: Path) -> InMemory:
+    from ballsbins.training.criteo import DISPLAY_ADS, generate, prepare
+    from ballsbins.training.trainer import InMemory
+
+    directory.mkdir(parents=True, exist_ok=True)
+    with out.status("Generating and preparing data"):
+        made = generate(directory / "ads.tsv", DISPLAY_ADS, examples)
+        dataset = prepare(
+            directory / "ads.tsv", directory / "data", DISPLAY_ADS, max_buckets=MAX_BUCKETS
+        ).dataset
+        data = InMemory.of(dataset)
+    features = dataset.features
+    _say(
+        out,
+        "Data",
+        f"{len(data.train):,} generated ad impressions to train on, {len(features.integers)} integers and "
+        f"{len(features.categories)} categories each; who knew how they were made would reach an AUC of "
+        f"{made.best_auc:.3f}",
+    )
+    return data
+
+
+def _plan(out: Console, n: int) -> Plan:
     from ballsbins.calibration import calibrate
-    from ballsbins.comparison import four
-
-    out = render.console()
-    steps = -(-EXAMPLES // BATCH_SIZE)
-    out.print(
-        f"Target: ε ≤ {EPSILON:g} at δ = {DELTA:g} for {EXAMPLES:,} examples in batches of {BATCH_SIZE:,}."
-    )
-    begin = time.perf_counter()
-    mechanism = calibrate(BallsAndBins(steps), epsilon=EPSILON, delta=DELTA)
-    took = time.perf_counter() - begin
-    out.print(f"Noise:  σ = {render.up(mechanism.noise_multiplier, 8)}, found and checked in {took:.2f} s.")
+    from ballsbins.training.plan import Plan
 
     begin = time.perf_counter()
-    seen = np.zeros(EXAMPLES, dtype=np.uint8)
-    count = 0
-    for batch in mechanism.batches(EXAMPLES, new_key()):
-        seen[batch] += 1
-        count += 1
-    took = time.perf_counter() - begin
-    once = (
-        "every example was in exactly one of them" if (seen == 1).all() else "NOT every example was seen once"
+    mechanism = calibrate(
+        BallsAndBins(-(-n // BATCH_SIZE)), epsilon=EPSILON, delta=DELTA, max_batch_size="auto", num_examples=n
     )
-    out.print(f"Batches: {count:,} drawn from a fresh key in {took:.2f} s; {once}.")
+    took = time.perf_counter() - begin
+    _say(out, "Target", f"ε ≤ {EPSILON:g} at δ = {DELTA:g}, balls-and-bins batches of about {BATCH_SIZE}")
+    _say(
+        out,
+        "Noise",
+        f"σ = {render.up(mechanism.noise_multiplier, 6)} for {mechanism.sampler.steps:,} steps, the least that meets "
+        f"the target, found and checked in {took:.1f} s",
+    )
+    return Plan.of(mechanism, clip_norm=1.0, learning_rate=0.01, embedding_dim=8, hidden=(64, 32))
 
-    out.print()
+
+def _plans(plan: Plan) -> dict[str, Plan]:
+    """The plan with each sampler, at the same noise; and without noise or clipping, to see what privacy costs."""
+    bins = plan.sampler
+    assert isinstance(bins, BallsAndBins)
+    poisson = Poisson(bins.steps, max_batch_size=bins.max_batch_size, num_examples=bins.num_examples)
+    return {
+        OURS: plan,
+        "Poisson": replace(plan, sampler=poisson),
+        "shuffle": replace(plan, sampler=Shuffle(bins.steps)),
+        FREE: replace(plan, sampler=Shuffle(bins.steps), noise_multiplier=0.0, clip_norm=None),
+    }
+
+
+def _trained(out: Console, name: str, data: InMemory, plan: Plan, directory: Path) -> Result:
+    from ballsbins.training.trainer import train
+
+    begin = time.perf_counter()
+    with bar(out, f"training, {name}") as show:
+        result = train(data, plan, key=new_key(), directory=directory, delta=DELTA, progress=show)
+    took = time.perf_counter() - begin
+    _say(out, "Trained", f"{name}: {result.steps:,} steps in {took:.1f} s, compiling and accounting included")
+    return result
+
+
+def _compare(out: Console, results: dict[str, Result]) -> None:
     rows = []
-    for name, other in four(mechanism.noise_multiplier, steps).items():
-        bound = other.epsilon(DELTA)
-        rows.append(
-            (name, render.down(float(bound.lower), 5), render.up(float(bound.upper), 5), bound.method)
-        )
-    out.print(f"What one epoch at σ = {mechanism.noise_multiplier:.6g} may claim at δ = {DELTA:g}:")
-    out.print(render.plain_table(["sampler", "ε at least", "ε at most", "method"], rows))
+    for name, result in results.items():
+        claim = None if result.card is None else result.card.claim
+        least = "" if claim is None else render.down(float(claim.lower), 4)
+        most = "none" if claim is None else render.up(float(claim.upper), 4)
+        rows.append((name, f"{result.metrics['test_auc']:.4f}", least, most))
+    columns = ["sampler", "AUC on test data", f"ε at least (δ = {DELTA:g})", "ε at most"]
+    out.print(render.plain_table(columns, rows))
     out.print()
-    out.print("Next: ballsbins --help, or the five lines of Python in README.md.", style="dim")
+    poisson, shuffled = (results[name].card for name in ("Poisson", "shuffle"))
+    assert poisson is not None
+    assert shuffled is not None
+    out.print(
+        "The three private models are about equally good. Who shuffles and reports Poisson claims "
+        f"ε ≤ {render.up(float(poisson.claim.upper), 3)}, but the truth is at least "
+        f"{render.down(float(shuffled.claim.lower), 3)}. Balls-and-bins is as easy as shuffling, "
+        "and its claim is true."
+    )
+
+
+def _state(out: Console, result: Result) -> None:
+    assert result.card is not None
+    statement = result.card.statement()
+    out.print()
+    out.print("[bold]Privacy statement[/bold] (its beginning; ballsbins train writes all of it)")
+    out.print(escape(statement.headline))
+    for section in statement.sections[1:3]:
+        out.print()
+        out.print(f"[bold]{escape(section.title)}[/bold]")
+        for item in section.items:
+            out.print(f"{escape(item.label)}. [dim]{escape(item.text)}[/dim]")

@@ -212,7 +212,7 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
 
 
 @contextmanager
-def bar(out: Console) -> Iterator[Callable[[Progress], None] | None]:
+def bar(out: Console, title: str = "training") -> Iterator[Callable[[Progress], None] | None]:
     """A progress bar, or nothing where nobody looks. Its loss is not private and says so."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -221,7 +221,7 @@ def bar(out: Console) -> Iterator[Callable[[Progress], None] | None]:
         yield None
         return
     columns: list[Any] = [
-        TextColumn("training"),
+        TextColumn(title),
         BarColumn(),
         TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
         TextColumn("{task.fields[rate]} examples/s"),
@@ -229,7 +229,7 @@ def bar(out: Console) -> Iterator[Callable[[Progress], None] | None]:
         TextColumn("[dim]loss {task.fields[loss]} (not private)[/dim]"),
     ]
     with Bars(*columns, console=out, transient=True) as bars:
-        task = bars.add_task("training", total=None, rate="…", loss="…")
+        task = bars.add_task(title, total=None, rate="…", loss="…")
         begin: tuple[float, int] | None = None
         smooth: float | None = None
 
