@@ -15,7 +15,8 @@ Array = NDArray[np.float64]
 _SPOTS = 40  # places along a line that are tried
 _PAD = 1.0  # points around a name
 _GAP = 4.0  # points between a line and its name
-_SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right above, left below, right below, left above
+_SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1), (0, 1), (0, -1))  # right above, left below, …, above, below
+_AWAY = (1.0, 4.0)  # gaps
 
 
 class Line(NamedTuple):
@@ -83,7 +84,7 @@ def _path(axes: Axes, line: Line) -> Array:
     if len(screen) < 2:
         return screen
     along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(screen, axis=0).T))])
-    at = np.linspace(0.0, along[-1], 600)
+    at = np.linspace(0.0, along[-1], 2 + int(along[-1] / 2.0))  # every other pixel
     return np.column_stack([np.interp(at, along, screen[:, 0]), np.interp(at, along, screen[:, 1])])
 
 

@@ -36,7 +36,10 @@ def privacy_curves(
     for name, bound in curves.items():
         parts = (np.asarray(bound.lower), np.asarray(bound.value), np.asarray(bound.upper))
         lines += draw_bound(axes, x, name, parts, floor)
-    lines += [_bars(axes, name, at, bound, floor) for name, (at, bound) in (samples or {}).items()]
+    sampled = samples or {}
+    for name, (at, bound) in sampled.items():
+        remark = "" if len(sampled) == 1 and name in curves else f"{name}, "
+        lines.append(_bars(axes, name, at, bound, floor)._replace(name=f"{remark}{_sampled(bound)}"))
     axes.set_xlim(float(x.min()), float(x.max()))
     lowest = [line.y[np.isfinite(line.y)].min() for line in lines if np.isfinite(line.y).any()]
     bottom = max(min(lowest, default=floor), floor)
@@ -64,5 +67,8 @@ def _bars(axes: Axes, name: str, at: ArrayLike, bound: Bound, floor: float) -> L
         capsize=3.5,
         zorder=5,
     )
-    sure = f" (β = {1.0 - bound.confidence:.2g})" if bound.confidence < 1.0 else ""
-    return Line(f"{name}, Monte Carlo{sure}", x[shown], middle[shown], color)
+    return Line(name, x[shown], middle[shown], color)
+
+
+def _sampled(bound: Bound) -> str:
+    return "Monte Carlo" + (f" (β = {1.0 - bound.confidence:.2g})" if bound.confidence < 1.0 else "")
