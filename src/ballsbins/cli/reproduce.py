@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +27,12 @@ def reproduce(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Directory for the results: JSON, PNG, SVG.")
     ] = Path("reproduced"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="For utility: a directory of `ballsbins data prepare`, not generated data."
+        ),
+    ] = None,
 ) -> None:
     """Reproduce a figure or table of the paper. For example: ballsbins reproduce order-statistics"""
     console = render.console()
@@ -35,6 +43,10 @@ def reproduce(
             console.print(f"[bold]{known:18}[/bold] {shows}", soft_wrap=True)
         return
     run = load(name)
+    if data is not None:
+        if "data" not in inspect.signature(run).parameters:
+            raise InvalidInputError("--data", str(data), f"left out for {name}", "Only utility takes data.")
+        run = functools.partial(run, data=data)  # type: ignore[call-arg]  # looked up above
     if out.exists() and not out.is_dir():
         raise InvalidInputError("--out", str(out), "a directory", "Name a directory; it is made if absent.")
     scale: Scale = "full" if full else "small" if small else "quick"
