@@ -39,4 +39,6 @@ for epoch in range(EPOCHS):
 model.eval()
 with torch.no_grad():
     accuracy = (model(features[EXAMPLES:]).argmax(dim=1) == labels[EXAMPLES:]).float().mean()
-print(f"test accuracy {accuracy:.3f}; run: {loader.as_run()}")
+card = loader.card(DELTA, metrics={"test accuracy": round(float(accuracy), 4)})
+print(f"test accuracy {accuracy:.3f}\n")
+print(card.statement().text())  # card.write("card.json") keeps it in a form that others can check
