@@ -143,7 +143,7 @@ def noise_seconds(count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a quick look: batch 1024 only, fewer rounds")
+    parser.add_argument("--small", action="store_true", help="a quick look: batches of 128, fewer rounds")
     small = parser.parse_args().small
     warnings.filterwarnings("ignore")
     model = Model(INTEGERS, (BUCKETS,) * CATEGORIES)
@@ -151,18 +151,18 @@ def main():
         f"{model.num_parameters:,} parameters, {jax.device_count()} device, the best of steps that take turns"
     )
     print(f"{'batch':>7}{'plain s':>10}{'private s':>11}{'ratio':>8}{'at most':>9}")
-    for size in (1024,) if small else (1024, 8192):
+    for size in (128,) if small else (1024, 8192):
         taken = in_turns(jax_jobs(model, draw(size)), 5 if small else (15 if size == 1024 else 7))
         ratio = taken["private"] / taken["plain"]
         print(f"{size:7}{taken['plain']:10.3f}{taken['private']:11.3f}{ratio:8.2f}{1.6:9}")
 
-    batch = draw(1024)
+    batch = draw(128 if small else 1024)
     taken = in_turns(
         {"private": jax_jobs(model, batch)["private"], "opacus": opacus_job(batch)}, 1 if small else 3
     )
     ratio = taken["opacus"] / taken["private"]
     print(
-        f"Opacus' ghost clipping, batch 1024: {taken['opacus']:.2f} s, {ratio:.0f} times ours (at least 20)"
+        f"Opacus' ghost clipping, batch {len(batch.labels)}: {taken['opacus']:.2f} s, {ratio:.0f} times ours (at least 20)"
     )
 
     print("Noise for 4 million parameters:")
@@ -170,7 +170,7 @@ def main():
         print(f"  {name:34}{1000 * value:8.1f} ms")
 
     print(f"{'batch':>7}{'parameters':>13}{'temporaries':>14}")
-    cases = [(256, 200), (512, 200)] if small else [(1024, 200), (2048, 200), (1024, 2000), (2048, 2000)]
+    cases = [(128, 200)] if small else [(1024, 200), (2048, 200), (1024, 2000), (2048, 2000)]
     for size, buckets in cases:
         found, count = temporary_bytes(size, buckets)
         print(f"{size:7}{count:13,}{found / 2**20:10.0f} MiB")

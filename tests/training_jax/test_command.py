@@ -1,5 +1,6 @@
 """`ballsbins train` as a user runs it: to the end, killed and resumed, from batch files, and with bad input."""
 
+import io
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from ballsbins.cli import app, main
@@ -138,6 +140,19 @@ def test_batch_files_give_the_same_result(place, whole):
         out = place / f"from {name}"
         run(*options(place, out, "--noise-multiplier", 0.9, "--batches", place / name))
         assert same(load(out / "model.npz")[1], whole[1])
+
+
+def test_the_bar_shows_steps_speed_and_a_loss_that_is_not_private(data, plan):
+    from ballsbins.cli.train import bar
+    from ballsbins.training.trainer import train
+
+    screen = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with bar(screen, "a title") as show:
+        train(data, plan, key=1, progress=show)
+        time.sleep(0.3)  # until it is drawn
+    shown = screen.file.getvalue()
+    for words in ("a title", "24/24 steps", "examples/s", "(not private)"):
+        assert words in shown
 
 
 def test_the_first_interrupt_stops_after_the_step_at_hand(place):

@@ -223,13 +223,12 @@ def bar(out: Console, title: str = "training") -> Iterator[Callable[[Progress], 
     columns: list[Any] = [
         TextColumn(title),
         BarColumn(),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-        TextColumn("{task.fields[rate]} examples/s"),
+        TextColumn("{task.fields[at]}"),
         TimeRemainingColumn(),
-        TextColumn("[dim]loss {task.fields[loss]} (not private)[/dim]"),
+        TextColumn("[dim]{task.fields[loss]}[/dim]"),
     ]
     with Bars(*columns, console=out, transient=True) as bars:
-        task = bars.add_task(title, total=None, rate="…", loss="…")
+        task = bars.add_task(title, total=None, at="starting", loss="")
         begin: tuple[float, int] | None = None
         smooth: float | None = None
 
@@ -238,13 +237,14 @@ def bar(out: Console, title: str = "training") -> Iterator[Callable[[Progress], 
             now = time.monotonic()
             if begin is None:
                 begin = (now, at.steps)  # the first step compiles: rates count from here
-            rate = "…"
+            text = f"{at.steps:,}/{at.total_steps:,} steps"
             if at.steps > begin[1]:  # by the expected size of batches: the realised ones are secret
-                rate = f"{(at.steps - begin[1]) * at.expected_batch_size / (now - begin[0]):,.0f}"
+                rate = (at.steps - begin[1]) * at.expected_batch_size / (now - begin[0])
+                text += f", {rate:,.0f} examples/s"
             if at.loss == at.loss:  # an empty batch has none
                 smooth = at.loss if smooth is None else _SMOOTHING * smooth + (1 - _SMOOTHING) * at.loss
-            shown = "…" if smooth is None else f"{smooth:.4f}"
-            bars.update(task, total=at.total_steps, completed=at.steps, rate=rate, loss=shown)
+            loss = "" if smooth is None else f"loss {smooth:.4f} (not private)"
+            bars.update(task, total=at.total_steps, completed=at.steps, at=text, loss=loss)
 
         yield show
 
