@@ -162,7 +162,8 @@ def main():
     )
     ratio = taken["opacus"] / taken["private"]
     print(
-        f"Opacus' ghost clipping, batch {len(batch.labels)}: {taken['opacus']:.2f} s, {ratio:.0f} times ours (at least 20)"
+        f"Opacus' ghost clipping, batch {len(batch.labels)}: {taken['opacus']:.2f} s, {ratio:.0f} times ours "
+        "(at batch 1024: at least 20)"
     )
 
     print("Noise for 4 million parameters:")

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from ballsbins.samplers import Key
+from ballsbins.training.clipping import clipped_sum
 from ballsbins.training.model import Model
 from ballsbins.training.noise import normals, step_words, words_for
 from ballsbins.training.step import Scalars, noise_words, private_gradient, with_noise
@@ -106,6 +107,14 @@ def test_a_step_on_an_empty_batch_is_noise_divided_by_the_expected_size(model, p
     assert bool(watched.finite)
     for got, drawn in zip(jax.tree.leaves(mean), jax.tree.leaves(noise), strict=True):
         np.testing.assert_allclose(got, np.asarray(drawn) / 20.0, rtol=1e-6)
+
+
+def test_a_sum_is_divided_by_the_expected_size_not_the_realised_one(model, parameters, batch):
+    scalars = Scalars(*map(np.float32, (1e-3, 0.5, 0.0, 20.0)))
+    whole = jax.jit(clipped_sum, static_argnums=0)(model, parameters, batch, np.float32(0.5)).gradient
+    mean, _ = jax.jit(private_gradient, static_argnums=0)(model, parameters, batch, None, scalars)
+    for got, total in zip(jax.tree.leaves(mean), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(got, np.asarray(total) / 20.0, rtol=1e-4, atol=1e-8)
 
 
 def test_words_follow_from_key_run_and_step():

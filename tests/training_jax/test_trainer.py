@@ -56,6 +56,21 @@ def test_noise_is_added_in_every_step(data, plan):
     assert not same(first.parameters, second.parameters)
 
 
+def test_every_step_has_noise_of_its_own(data, plan):
+    """Adam walks steadily along noise that repeats, and at random along noise that does not."""
+    loud = replace(plan, noise_multiplier=1e4, learning_rate=1e-3)
+    begun, ended = (train(data, loud, key=SEED, stop_after=stop).parameters for stop in (0, 24))
+    rates = 0.5e-3 * (1 + np.cos(np.pi * np.arange(24) / 24))
+    moved = np.concatenate(
+        [
+            np.ravel(b) - np.ravel(a)
+            for a, b in zip(jax.tree.leaves(begun), jax.tree.leaves(ended), strict=True)
+        ]
+    )
+    share = float(np.sqrt(np.mean(np.square(moved)))) / rates.sum()
+    assert 0.1 < share < 0.6  # 1 if all steps had the same noise, 0 without any
+
+
 def test_the_card_states_what_was_run(data, plan):
     once = replace(plan, epochs=1)
     result = train(data, once, key=SEED, delta=1e-5)
