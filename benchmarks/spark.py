@@ -65,7 +65,11 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--small", action="store_true", help="few rows, to see that it runs")
-    rows = SMALL if parser.parse_args().small else ROWS
+    small = parser.parse_args().small
+    rows = SMALL if small else ROWS
+    settings = {"spark.driver.memory": "2g"}
+    if small:
+        settings["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if os.getsid(0) != os.getpid():
         if os.fork():  # measure the child, a session of its own
@@ -77,10 +81,11 @@ def main():
             make(folder / name, count)
         size = sum(path.stat().st_size for path in (folder / "all").iterdir())
         print(f"{rows:,} rows of 40 columns, {size / 1e6:.0f} MB of Parquet, local[2], {PARTS} parts")
-        with spark.session("local[2]", {"spark.driver.memory": "2g"}) as session:
+        with spark.session("local[2]", settings) as session:
             times = {}
             for job in (plain, ours):
-                job(session, folder / "few", folder / f"{job.__name__}-few")
+                if not small:
+                    job(session, folder / "few", folder / f"{job.__name__}-few")
                 times[job] = measured(job, session, folder / "all", folder / f"{job.__name__}-all")
                 cpu, wall = times[job]
                 print(

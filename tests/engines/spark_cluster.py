@@ -17,6 +17,7 @@ import pyspark
 from ballsbins.engines.spark.session import MissingJavaError, require_java
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for Java that starts fast and does not run long
 _PATIENCE = 120.0  # seconds until something that never comes is an error
 
 
@@ -99,7 +100,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # start fast; nothing here runs long
+            "JAVA_TOOL_OPTIONS": LIGHT,
             **own,
         }
         with self._log(name).open("wb") as log:

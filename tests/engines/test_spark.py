@@ -40,7 +40,6 @@ pytestmark = [
 
 ROWS = 1000
 KEY = Key(bytes(range(100, 132)))
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +54,7 @@ def session(place):
     (place / "events").mkdir()
     settings = {
         "spark.driver.memory": "600m",
-        "spark.driver.extraJavaOptions": LIGHT,
+        "spark.driver.extraJavaOptions": spark_cluster.LIGHT,
         "spark.local.dir": str(place / "local"),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import sys
 import threading
 import time
 from pathlib import Path
@@ -44,14 +45,20 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(place):
+def light_java():
     spark_cluster.install_java()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("PYSPARK_PYTHON", spark_cluster.sys.executable)
-        with spark_cluster.Cluster(place) as started:
-            yield started
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("JAVA_TOOL_OPTIONS", spark_cluster.LIGHT)
+        yield
     gc.collect()  # sockets that PySpark left open, before the tests of others
+
+
+@pytest.fixture(scope="module")
+def cluster(place, light_java):
+    with spark_cluster.Cluster(place) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
@@ -78,21 +85,11 @@ def agree(directory, expected):
     return len(found) == len(expected) and all(map(pa.Table.equals, found, expected))
 
 
-def test_the_command_line_builds_on_a_cluster(cluster, inputs, expected, tmp_path):
+def test_the_command_line_builds_on_spark(light_java, inputs, expected, tmp_path):
     KEY.save(tmp_path / "key")
-    options = [
-        "--steps",
-        "40",
-        "--max-batch-size",
-        "60",
-        "--key-file",
-        str(tmp_path / "key"),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    done = CliRunner().invoke(
-        app, ["build", str(inputs), "--engine", "spark", "--master", cluster.url, *options]
-    )
+    options = ["--steps", "40", "--max-batch-size", "60", "--key-file", str(tmp_path / "key")]
+    where = ["--out", str(tmp_path / "out"), "--engine", "spark", "--master", "local[2]"]
+    done = CliRunner().invoke(app, ["build", str(inputs), *options, *where])
     assert done.exit_code == 0, done.output
     assert "2,000 rows in 40 batches" in " ".join(done.output.split())
     assert agree(tmp_path / "out", expected)
