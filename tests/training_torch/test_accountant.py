@@ -26,8 +26,8 @@ def test_opacus_finds_it():
 
 @pytest.mark.parametrize("redraw", [True, False])
 def test_epsilon_at_every_step_is_the_mechanisms(training, weighted, redraw):
-    sampler = BallsAndBins(4, redraw=redraw)
-    run = training(Mechanism(sampler, 1.0, epochs=2), weighted(20))
+    sampler = BallsAndBins(3, redraw=redraw)
+    run = training(Mechanism(sampler, 1.0, epochs=2, last_epoch_steps=1), weighted(20))
     accountant = run.loader.accountant
     assert accountant.get_epsilon(DELTA) == 0.0
     found = []
@@ -36,13 +36,13 @@ def test_epsilon_at_every_step_is_the_mechanisms(training, weighted, redraw):
             run.step(batch)
             found.append(accountant.get_epsilon(DELTA))
     planned = [
-        Mechanism(sampler, 1.0, epochs=1 + step // 4, last_epoch_steps=1 + step % 4) for step in range(8)
+        Mechanism(sampler, 1.0, epochs=1 + step // 3, last_epoch_steps=1 + step % 3) for step in range(4)
     ]
     assert found == [mechanism.epsilon(DELTA).upper for mechanism in planned]
     assert found == sorted(found)
-    assert len(accountant) == 8
-    assert accountant.history == [(1.0, 0.25, 8)]
-    assert accountant.as_run() == Mechanism(sampler, 1.0, epochs=2)
+    assert len(accountant) == 4
+    assert accountant.history == [(1.0, 1 / 3, 4)]
+    assert accountant.as_run() == planned[-1]
 
 
 def test_fixed_and_redrawn_bins_are_told_apart(training, weighted):

@@ -107,6 +107,8 @@ def test_a_foreign_loader_that_loses_batches_is_seen_at_the_next_epoch(training,
             run.step(batch)
     with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}"):
         iter(foreign)
+    with pytest.raises(RunError, match=f"20 {OUT_OF_STEP}"):
+        run.loader.card(1e-5)
 
 
 def test_breaking_off_while_workers_hold_the_rest_is_no_loss(training, weighted):

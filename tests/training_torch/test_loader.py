@@ -321,7 +321,9 @@ def test_no_secret_leaves():
             pickle.dumps(thing)
 
 
-@pytest.mark.parametrize("option", ["batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"])
+@pytest.mark.parametrize(
+    "option", ["batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order"]
+)
 def test_options_that_choose_batches_are_refused(option):
     with pytest.raises(InvalidInputError, match=f"\\['{option}'\\]"):
         private(Mechanism(BallsAndBins(5), 1.0), Indexed(30), **{option: 1})

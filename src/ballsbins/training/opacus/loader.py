@@ -15,7 +15,7 @@ from ballsbins.training.opacus.collate import StandInCollate
 from ballsbins.training.opacus.noise import SOURCE
 from ballsbins.training.opacus.run import Run
 
-OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
 
 
 class BatchesSampler(Sampler[list[int]]):
@@ -60,7 +60,7 @@ class BallsBinsLoader(DataLoader[Any]):
     def __init__(
         self, dataset: Dataset[Any], run: Run, accountant: BallsBinsAccountant, **options: Any
     ) -> None:
-        """Take the options of a DataLoader, but those that choose batches."""
+        """Take the options of a DataLoader, but those that choose batches or their order."""
         wrong = sorted(set(OURS) & set(options))
         if wrong:
             raise InvalidInputError(
@@ -104,6 +104,7 @@ class BallsBinsLoader(DataLoader[Any]):
         Say in `not_covered` what else was done with the data, such as choosing hyperparameters.
         """
         run, mechanism = self._run, self.as_run()
+        run.require_no_loss()
         if mechanism is None:
             raise RunError("No step was taken, so there is nothing to state. Train first.")
         return Card(

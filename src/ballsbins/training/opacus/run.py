@@ -78,18 +78,20 @@ class Run(Progress):
 
     def begin(self) -> Iterator[list[int]]:
         """Begin to iterate over batches of indices at the next step, up to the end of its epoch."""
-        in_workers = self.lookahead - 1
-        if (
-            self._exhausted
-            and self._given is None
-            and self._begun < self.steps_taken < self._drawn - in_workers
-        ):
-            raise self._out_of_step(self._drawn)
+        self.require_no_loss()
         self.require_steps_left()
         self.forget_pieces()
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False
         return self._draw(*divmod(self.steps_taken, self.mechanism.sampler.steps))
+
+    def require_no_loss(self) -> None:
+        """Refuse to go on after an epoch of which a loader other than ours lost batches: ours sees every batch."""
+        if self._given is not None or not self._exhausted:
+            return
+        in_workers = self.lookahead - 1
+        if self._begun < self.steps_taken < self._drawn - in_workers:
+            raise self._out_of_step(self._drawn)
 
     def _draw(self, epoch: int, start: int) -> Iterator[list[int]]:
         steps = self.mechanism.sampler.steps
