@@ -11,7 +11,7 @@ import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, MonteCarlo, Poisson, Shuffle
 from ballsbins.report import Card
-from ballsbins.report.elsewhere import replace_one
+from ballsbins.report.elsewhere import _shuffled, replace_one
 from ballsbins.report.words import down, length_of, stated, up
 from ballsbins.samplers import Key
 
@@ -209,3 +209,18 @@ def test_rounding_is_against_ourselves():
     assert stated(1e-5) == "1e-5"  # although the double is a little above 1e-5
     assert stated(0.25) == "0.25"
     assert stated(1 / 60000) == "1.66667e-5"
+
+
+def test_next_to_no_noise_is_called_no_protection():
+    """Experiments on utility train with such noise; their cards must say what it is worth."""
+    statement = Mechanism(BallsAndBins(100), 1e-3).statement(DELTA)
+    assert "no upper bound is known: this is no protection" in statement.headline
+    json.dumps(statement.to_dict(), allow_nan=False)
+
+
+def test_shuffling_has_bounds_even_where_composition_gives_up():
+    mechanism = Mechanism(Shuffle(100), 0.6, 2)
+    coarse, fine = _shuffled(mechanism, DELTA), mechanism.epsilon(DELTA)
+    assert Mechanism(Shuffle(100), 0.6).epsilon(DELTA).lower <= coarse.lower <= fine.upper
+    assert coarse.lower <= fine.lower * (1 + 1e-3)  # the finer lower bound is not far below a coarser one
+    assert coarse.upper == pytest.approx(fine.upper, rel=1e-9)

@@ -12,7 +12,7 @@ from ballsbins.bound import Bound
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.words import name_of
-from ballsbins.samplers import BallsAndBins, Poisson, Sampler, Shuffle
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 _SHARES = (0.5, 0.9, 0.99)  # of δ for the first of two changes; which is best depends on the curve
 
@@ -22,8 +22,30 @@ def epsilon_of(mechanism: Mechanism, delta: float) -> Bound | None:
     """ε at δ; None where the accountant has no answer. Kept, since pages ask for the same again and again."""
     try:
         return mechanism.epsilon(delta)
-    except BallsBinsError:
+    except (BallsBinsError, ArithmeticError):
+        return _shuffled(mechanism, delta) if isinstance(mechanism.sampler, Shuffle) else None
+
+
+def _shuffled(mechanism: Mechanism, delta: float) -> Bound | None:
+    """Coarser bounds for shuffling: those of one epoch, or of balls-and-bins, from below; deterministic from above.
+
+    ε grows with the epochs, and δ_B ≤ δ_S ≤ δ_D (proposition B-vs-S-and-D of the paper).
+    """
+    steps, sigma, epochs, last = (
+        mechanism.sampler.steps,
+        mechanism.noise_multiplier,
+        mechanism.epochs,
+        mechanism.last_epoch_steps,
+    )
+    below = [epsilon_of(Mechanism(BallsAndBins(steps), sigma, epochs, last), delta)]
+    if epochs > 1:
+        below.append(epsilon_of(Mechanism(mechanism.sampler, sigma), delta))
+    above = epsilon_of(Mechanism(Deterministic(steps), sigma, epochs, last), delta)
+    known = [float(bound.lower) for bound in below if bound is not None]
+    if above is None or not known:
         return None
+    upper = float(above.upper)
+    return Bound("epsilon", min(max(known), upper), upper, upper, "bounds")
 
 
 def under_others(mechanism: Mechanism, delta: float) -> dict[str, Bound | None]:
@@ -56,6 +78,8 @@ def replace_one(mechanism: Mechanism, claim: Bound, delta: float) -> Replaced:
     ε₁ = ε₂ = ε that is (2ε, (1 + e^ε)·δ). For the same δ, δ₁ is a share of it and δ₂ = (δ − δ₁)·e^{−ε₁}.
     """
     upper = float(claim.upper)
+    if not math.isfinite(upper):
+        return Replaced(math.inf, 1.0, None)
     twice = Replaced(2.0 * upper, min(delta * (1.0 + math.exp(min(upper, 700.0))), 1.0), None)
     best = math.inf
     try:

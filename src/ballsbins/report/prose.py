@@ -6,6 +6,7 @@ is only bounded as "at least … and at most …", what is only probable with it
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ballsbins.bound import Bound
@@ -27,7 +28,7 @@ NEVER_COVERED = (
 def statement_of(card: Card) -> Statement:
     """The statement of a card."""
     claim = card.claim
-    others = under_others(card.mechanism, card.delta)
+    others = under_others(card.mechanism, card.delta) if math.isfinite(float(claim.upper)) else {}
     replaced = replace_one(card.mechanism, claim, card.delta)
     sections = (
         _section("Guarantee", _guarantee(card, claim)),
@@ -54,6 +55,8 @@ def _section(title: str, items: tuple[Item, ...]) -> Section:
 def _at_most(bound: Bound) -> str:
     """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
     low, high = float(bound.lower), float(bound.upper)
+    if not math.isfinite(high):
+        return f"ε is at least {down(low)}, and no upper bound is known: this is no protection"
     if bound.method != "bounds" and high - low <= 2e-3 * abs(high):
         return f"ε is at most {up(high)}"
     return f"ε is at least {down(low)} and at most {up(high)}"
@@ -294,6 +297,10 @@ def _not_covered(card: Card) -> tuple[Item, ...]:
 
 
 def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> tuple[Item, ...]:
+    if not others:
+        return (
+            Item("Comparison", "not made: with so little noise no way to draw batches protects anybody."),
+        )
     at = f"at δ = {stated(card.delta)}"
     parts = []
     for name, bound in others.items():
@@ -351,7 +358,7 @@ def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: 
         "max_batch_size": getattr(sampler, "max_batch_size", None),
         "truncation_penalty": float(claim.penalty),
         "replace_one": {
-            "twice_epsilon": replaced.twice_epsilon,
+            "twice_epsilon": replaced.twice_epsilon if math.isfinite(replaced.twice_epsilon) else None,
             "delta_at_twice_epsilon": replaced.delta_at_twice,
             "epsilon_at_delta": replaced.epsilon_at_delta,
         },
