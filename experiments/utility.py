@@ -1,0 +1,356 @@
+"""Utility: the paper's figure "AUC of shuffle, Poisson and balls-and-bins at equal noise", with ε of each run.
+
+Left: without privacy, against the batch size. Middle and right: DP-SGD against σ at two batch sizes, the axis
+logarithmic below 0.1 and linear above. Every sampler has its own best learning rate and clip norm of a grid, chosen
+by one run on the validation split (on the test split where the data has none); then three runs with independent
+batches. Points are means, bars one standard deviation.
+
+Without `--data` the data is generated (ballsbins.training.criteo.generate), and the network and the grids are small.
+`--data DIR` takes a directory made by `ballsbins data prepare`; `--full` has the paper's network, batch sizes and
+grids. The sweep continues where it was killed: its results are in utility.runs.jsonl.
+
+Why should Poisson be worse without noise? In one epoch it misses 37 % of the examples and sees others twice or more;
+the other two see every example once. With noise the gradients' error hides that.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from scipy import stats
+
+from ballsbins import (
+    AccuracyError,
+    BallsAndBins,
+    InvalidInputError,
+    Mechanism,
+    Poisson,
+    Shuffle,
+    UnreachableTargetError,
+)
+from ballsbins.plots.style import look, new_panels
+from ballsbins.reproduce import claim, draw, write
+from ballsbins.training.criteo import DISPLAY_ADS, generate, prepare
+from ballsbins.training.dataset import Dataset
+from ballsbins.training.plan import Plan, limited
+from ballsbins.training.sweep import SweepLog
+from ballsbins.training.trainer import DivergedError, InMemory, train
+
+SAMPLERS = {"shuffle": Shuffle, "Poisson": Poisson, "balls-and-bins": BallsAndBins}
+TINY, LARGE = 1e-3, 0.1  # up to the first the paper sees Poisson behind; from the second the axis is linear
+MARGIN = 0.005  # AUC that counts as alike
+ERROR = 1e-3  # probability with which a claim that holds is found not to, or the reverse
+
+
+class Settings(NamedTuple):
+    """What is run at a scale."""
+
+    batch_sizes: tuple[int, ...]
+    private_batch_sizes: tuple[int, ...]
+    noise: tuple[float, ...]
+    learning_rates: tuple[float, ...]
+    private_learning_rates: tuple[float, ...]
+    clip_norms: tuple[float, ...]
+    runs: int
+    embedding_dim: int
+    hidden: tuple[int, ...]
+    delta: float
+    generated: int | None = None  # examples; None where the data must be given
+    max_buckets: int | None = None
+
+
+PAPER_NOISE = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.2, 0.3, 0.4)
+PAPER_RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
+SCALES = {
+    "small": Settings((64, 128), (64,), (1e-3, 0.4), (0.02,), (0.02,), (1.0,), 2, 4, (16,), 1e-4, 4000, 200),
+    "quick": Settings(
+        (128, 256, 512, 1024), (256, 1024), PAPER_NOISE, (1e-2, 2e-2), (1e-2, 2e-2), (1.0, 10.0), 3, 8, (64, 64),
+        1e-5, 60_000, 2000,
+    ),
+    "full": Settings(
+        tuple(2**power for power in range(10, 19)), (1024, 8192), PAPER_NOISE, PAPER_RATES, PAPER_RATES,
+        (1.0, 5.0, 10.0, 15.0, 30.0, 50.0, 100.0, 500.0, 1000.0), 3, 48, (598, 598, 598), 1e-6,
+    ),
+}  # fmt: skip
+
+
+def points(settings):
+    """Every point of the figure, as (batch size, σ); σ = 0 is without privacy."""
+    private = [(size, sigma) for size in settings.private_batch_sizes for sigma in settings.noise]
+    return [(size, 0.0) for size in settings.batch_sizes] + private
+
+
+def grid(settings, sigma):
+    """Learning rates and clip norms to choose from."""
+    if sigma == 0.0:
+        return [(rate, None) for rate in settings.learning_rates]
+    return [(rate, clip) for rate in settings.private_learning_rates for clip in settings.clip_norms]
+
+
+def total(settings):
+    """How many runs that is: one of the three has been made in choosing."""
+    return len(SAMPLERS) * sum(
+        len(grid(settings, sigma)) + settings.runs - 1 for _, sigma in points(settings)
+    )
+
+
+class Sweep:
+    """Runs what has not been run."""
+
+    def __init__(self, data, settings, log, tick):
+        self.data, self.settings, self.log, self.tick = data, settings, log, tick
+        self.validated = data.validation is not None
+
+    def one(self, name, size, sigma, rate, clip, run):
+        """The metrics of one run; a run whose gradients are no longer numbers has the AUC of guessing."""
+        setting = {
+            "sampler": name, "batch_size": size, "noise_multiplier": sigma, "learning_rate": rate, "clip_norm": clip,
+            "run": run,
+        }  # fmt: skip
+        found = self.log.get(setting)
+        if found is None:
+            n = len(self.data.train)
+            sampler = limited(SAMPLERS[name](-(-n // size)), n)
+            shape = {"embedding_dim": self.settings.embedding_dim, "hidden": self.settings.hidden}
+            plan = Plan(sampler, 1, sigma, clip, rate, **shape)
+            begun = time.monotonic()
+            try:
+                metrics = dict(train(self.data, plan, key=run).metrics)
+            except DivergedError:
+                metrics = {"test_auc": 0.5, "validation_auc": 0.5, "diverged": True}
+            found = metrics | {"seconds": round(time.monotonic() - begun, 3)}
+            self.log.add(setting, found)
+        self.tick()
+        return found
+
+    def point(self, name, size, sigma):
+        """The best of the grid by its first run, then the other runs of it."""
+        chosen_by = "validation_auc" if self.validated else "test_auc"
+        tried = {
+            pair: self.one(name, size, sigma, *pair, run=0)[chosen_by] for pair in grid(self.settings, sigma)
+        }
+        rate, clip = max(tried, key=lambda pair: tried[pair])
+        runs = [self.one(name, size, sigma, rate, clip, run) for run in range(self.settings.runs)]
+        return {
+            "sampler": name,
+            "batch_size": size,
+            "noise_multiplier": sigma,
+            "learning_rate": rate,
+            "clip_norm": clip,
+            "auc": [round(found["test_auc"], 6) for found in runs],
+        }
+
+
+def epsilons(name, size, sigma, n, delta):
+    """ε of the run as it was, and without truncating batches; None where there is none, or where it is not known."""
+    found = {}
+    plain = SAMPLERS[name](-(-n // size))
+    for kind, sampler in (("epsilon", limited(plain, n)), ("epsilon_without_truncation", plain)):
+        try:
+            found[kind] = float(Mechanism(sampler, sigma).epsilon(delta).upper)
+        except (UnreachableTargetError, AccuracyError):
+            found[kind] = None
+    return found
+
+
+def compute(data, settings, folder, console, facts):
+    about = {"network": [settings.embedding_dim, *settings.hidden], "data": facts}
+    log = SweepLog(folder / "utility.runs.jsonl", about)
+    bar = Progress(
+        TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
+        transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=total(settings) + len(points(settings)) * len(SAMPLERS))
+        sweep = Sweep(data, settings, log, lambda: bar.advance(task))
+        found = [sweep.point(name, size, sigma) for size, sigma in points(settings) for name in SAMPLERS]
+    for point in found:
+        if point["noise_multiplier"] >= LARGE:
+            given = (point["sampler"], point["batch_size"], point["noise_multiplier"])
+            point.update(epsilons(*given, len(data.train), settings.delta))
+    return found
+
+
+def groups(found):
+    """The points by what the paper says of them."""
+    return {
+        "without noise": [p for p in found if p["noise_multiplier"] == 0.0],
+        f"σ ≤ {TINY:g}": [p for p in found if 0.0 < p["noise_multiplier"] <= TINY],
+        f"σ > {TINY:g}": [p for p in found if p["noise_multiplier"] > TINY],
+    }
+
+
+def difference(part, one, two):
+    """Mean of AUC(one) − AUC(two) over the points of a group, its standard error, and the degrees of freedom.
+
+    The runs of a pair begin with the same parameters and differ in their batches and noise. The error is that of
+    repeating the runs at these points: it comes from the spread of a point's pairs about their mean.
+    """
+    scores = {(p["sampler"], p["batch_size"], p["noise_multiplier"]): np.array(p["auc"]) for p in part}
+    places = sorted({key[1:] for key in scores})
+    gaps = np.array([scores[one, *place] - scores[two, *place] for place in places])
+    freedom = gaps.shape[0] * (gaps.shape[1] - 1)
+    spread = math.sqrt(((gaps - gaps.mean(axis=1, keepdims=True)) ** 2).sum() / freedom)
+    return float(gaps.mean()), spread / math.sqrt(gaps.size), freedom
+
+
+def judge(found):
+    """What the paper claims, and whether it shows: by Student's t, at an error probability of ERROR each."""
+    verdicts = []
+    for group, part in groups(found).items():
+        pairs = [("balls-and-bins", "shuffle", "alike")]
+        kind = "alike" if group.startswith("σ >") else "above"
+        pairs += [("balls-and-bins", "Poisson", kind), ("shuffle", "Poisson", kind)]
+        for one, two, kind in pairs:
+            gap, error, freedom = difference(part, one, two)
+            reach = float(stats.t.isf(ERROR, freedom)) * error
+            shows = abs(gap) + reach <= MARGIN if kind == "alike" else gap - reach > 0.0
+            text = f"within {MARGIN:g} of" if kind == "alike" else "above"
+            verdicts.append(
+                {
+                    "claim": f"{group}: {one} is {text} {two}",
+                    "difference": round(gap, 6),
+                    "reach": round(reach, 6),
+                    "shows": bool(shows),
+                }
+            )
+    return verdicts
+
+
+def state(verdicts, console, *, must):
+    """Print what shows and what does not; fail on what must. Two or three runs cannot show small differences."""
+    for v in verdicts:
+        text = f"{v['claim']} (difference {v['difference']:+.4f} ± {v['reach']:.4f})"
+        if v["shows"] or v["claim"] in must:
+            claim(console, text, v["shows"])
+        else:
+            console.print(f"[yellow]does not show here[/yellow]  {text}", highlight=False)
+
+
+def position(sigma):
+    """Where σ stands on the axis: logarithmic up to 0.1, linear above; a decade is as wide as 0.1."""
+    return math.log10(sigma / LARGE) if sigma < LARGE else (sigma - LARGE) / LARGE
+
+
+def picture(result):
+    found = result["points"]
+    sizes = sorted({p["batch_size"] for p in found if p["noise_multiplier"] > 0.0})
+    panels = new_panels(
+        ["Without privacy", *(f"DP-SGD, batch size {size:,}" for size in sizes)], "σ", "AUC", columns=3
+    )
+    for place, axes in enumerate(panels):
+        for shift, name in enumerate(SAMPLERS):
+            part = [p for p in found if p["sampler"] == name]
+            if place == 0:
+                part = [p for p in part if p["noise_multiplier"] == 0.0]
+                x = [math.log2(p["batch_size"]) for p in part]
+                ticks = [(math.log2(p["batch_size"]), f"{p['batch_size']:,}") for p in part]
+            else:
+                part = [
+                    p for p in part if p["noise_multiplier"] > 0.0 and p["batch_size"] == sizes[place - 1]
+                ]
+                x = [position(p["noise_multiplier"]) for p in part]
+                ticks = [(position(p["noise_multiplier"]), f"{p['noise_multiplier']:g}") for p in part]
+            means = [np.mean(p["auc"]) for p in part]
+            bars = [np.std(p["auc"], ddof=1) for p in part]
+            axes.errorbar(
+                np.array(x) + 0.05 * (shift - 1), means, bars, marker="o", markersize=3.5, capsize=2.5, label=name,
+                **look(name),
+            )  # fmt: skip
+        axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks], rotation=45)
+    panels[0].set_xlabel("batch size")
+    for axes in panels[1:]:
+        axes.axvline(0.0, color="#555555", linestyle=":", linewidth=1.2)
+        axes.set_xlabel("σ (logarithmic left of the dotted line)")
+    panels[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
+    return panels[0]
+
+
+def table(result, console):
+    sheet = Table(box=None, pad_edge=False)
+    for head in ("batch", "σ", *SAMPLERS, *(f"ε {name[0].upper()}" for name in SAMPLERS)):
+        sheet.add_column(head, justify="right")
+    rows = {}
+    for p in result["points"]:
+        rows.setdefault((p["batch_size"], p["noise_multiplier"]), {})[p["sampler"]] = p
+    for (size, sigma), row in rows.items():
+        scores = [
+            f"{np.mean(row[name]['auc']):.4f}±{np.std(row[name]['auc'], ddof=1):.4f}" for name in SAMPLERS
+        ]
+        shown = [epsilon_text(row[name]) for name in SAMPLERS]
+        sheet.add_row(f"{size:,}", f"{sigma:g}" if sigma else "none", *scores, *shown)
+    console.print(sheet)
+    console.print(
+        f"ε at δ = {result['delta']:g}. In brackets: without truncating batches to a fixed size; with it no ε is "
+        f"proved at this δ. For σ < {LARGE:g} ε is in the hundreds and more.",
+        style="dim",
+    )
+
+
+def epsilon_text(point):
+    if point["noise_multiplier"] < LARGE:
+        return "–"
+    if point["epsilon"] is not None:
+        return f"{point['epsilon']:.3g}"
+    plain = point["epsilon_without_truncation"]
+    return "not known" if plain is None else f"({plain:.3g})"
+
+
+def load(settings, data):
+    """The data in memory, and what is known of it."""
+    if data is not None:
+        dataset = Dataset.open(data)
+        facts = {"source": dataset.public_facts.get("source", "given"), "splits": dict(dataset.sizes)}
+        return InMemory.of(dataset), facts
+    if settings.generated is None:
+        raise InvalidInputError(
+            "--data", None, "given with --full",
+            "Download a Criteo file, then: ballsbins data prepare FILE --out DIR; ballsbins reproduce utility --full "
+            "--data DIR",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        made = generate(Path(folder) / "ads.tsv", DISPLAY_ADS, settings.generated)
+        dataset = prepare(
+            made.path, Path(folder) / "ads", DISPLAY_ADS, max_buckets=settings.max_buckets
+        ).dataset
+        facts = {"source": "generated, display ads", "splits": dict(dataset.sizes)}
+        return InMemory.of(dataset), facts
+
+
+# What must show on generated data at the quick scale, or the experiment fails. On real data nothing is known
+# beforehand: the verdicts are printed.
+MUST = frozenset()
+
+
+def run(scale, out, console, data=None, settings=None):
+    chosen = SCALES[scale] if settings is None else settings
+    loaded, facts = load(chosen, data)
+    with tempfile.TemporaryDirectory() as folder:  # what takes seconds need not be continued
+        found = compute(loaded, chosen, Path(folder) if scale == "small" else out, console, facts)
+    result = write(
+        out,
+        "utility",
+        {
+            "scale": scale,
+            "data": facts,
+            "delta": chosen.delta,
+            "network": {"embedding_dim": chosen.embedding_dim, "hidden": chosen.hidden},
+            "chosen_on": "validation" if loaded.validation is not None else "test",
+            "points": found,
+            "verdicts": judge(found),
+        },
+    )
+    draw(out, "utility", picture(result))
+    table(result, console)
+    console.print()
+    first = [p for p in found if p["noise_multiplier"] == 0.0 and p["batch_size"] == min(chosen.batch_sizes)]
+    best = min(np.mean(p["auc"]) for p in first)
+    claim(console, f"without noise every sampler learns (AUC {best:.3f} or more, above 0.6)", best > 0.6)
+    state(result["verdicts"], console, must=MUST if scale == "quick" and data is None else frozenset())
