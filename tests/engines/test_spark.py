@@ -388,6 +388,12 @@ def test_an_active_session_is_not_taken_silently(session):
         pass
 
 
+@pytest.mark.parametrize("master", ["localhost", "spark:/127.0.0.1:7077", "http://127.0.0.1:7077", ""])
+def test_masters_that_are_none(master):
+    with pytest.raises(InvalidInputError, match="spark://"), spark.session(master):
+        pass
+
+
 @pytest.mark.parametrize("told", [None, 'openjdk version "11.0.2"', 'java version "1.8.0_392"', "no java"])
 def test_without_java_the_package_is_named(told, tmp_path, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)

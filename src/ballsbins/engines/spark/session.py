@@ -51,6 +51,9 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
     """Start a session on `master` and stop it at the end; `settings` are Spark's, on top of ours."""
     sql = load("pyspark.sql", feature="The Spark engine", extra="spark")
     _check_spark_version()
+    if not re.fullmatch(r"local(\[.+\])?|yarn|(spark|k8s)://.+", master):
+        advice = "Name the master of a cluster, or leave it out to use this machine's cores."
+        raise InvalidInputError("master", master, "local[…], spark://…, yarn or k8s://…", advice)
     require_java()
     if sql.SparkSession.getActiveSession() is not None:
         advice = "Stop it, or use it: build(…, session=it)."
@@ -74,7 +77,7 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
 
 
 def _is_local(master: str) -> bool:
-    return master.startswith("local") and not master.startswith("local-cluster")
+    return master.startswith("local")
 
 
 def require_java() -> None:
@@ -136,5 +139,8 @@ def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
 
 def first_line(error: BaseException) -> str:
     """What an error of Spark says before its Java stack trace."""
+    told = re.search(
+        r"^: (.+)$", str(error), re.MULTILINE
+    )  # behind the call that failed comes what went wrong
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return told[1] if told else lines[0] if lines else type(error).__name__
