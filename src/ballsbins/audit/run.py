@@ -18,7 +18,7 @@ _GRID = 33  # values of ε at which the whole claimed curve is tested
 
 
 @dataclass(frozen=True)
-class Test:
+class Finding:
     """What the runs show, and what was claimed for the same δ."""
 
     shown: Evidence
@@ -54,8 +54,8 @@ class Audit:
     """
 
     mechanism: Mechanism
-    at_delta: Test
-    sharpest: Test | None
+    at_delta: Finding
+    sharpest: Finding | None
     confidence: float
     trials: int
     seed: int
@@ -109,9 +109,9 @@ def audit(
     claim = mechanism.epsilon(delta)
     sides = [statistics(mechanism, sigma, present=there, trials=count, seed=seed) for there in (True, False)]
     error = (1.0 - sure) / 2
-    at_delta = Test(epsilon_at_least(sides[0], sides[1], float(delta), error), claim)
+    at_delta = Finding(epsilon_at_least(sides[0], sides[1], float(delta), error), claim)
     grid = np.linspace(0.0, float(claim.upper), _GRID)
     claimed = np.maximum(mechanism.delta(grid).upper, float(delta))
     found = delta_at_least(sides[0], sides[1], grid, claimed, error)
-    sharpest = None if found.delta <= 0.0 else Test(found, mechanism.epsilon(found.delta))
+    sharpest = None if found.delta <= 0.0 else Finding(found, mechanism.epsilon(found.delta))
     return Audit(mechanism, at_delta, sharpest, sure, count, seed)
