@@ -159,7 +159,7 @@ def build(
     )  # fmt: skip
     numbers = _epochs_of(prepared.sampler, epochs, epoch)
     if dry_run:
-        return _show_plan(prepared, len(numbers), json_log=json_log)
+        return _show_plan(prepared, len(numbers), engine, json_log=json_log)
     key = key_from(key_file)
     with _progress(json_log=json_log) as report, _engine(engine, master) as run:
         for number in numbers:
@@ -239,7 +239,7 @@ def assign(
     )
     numbers = list(range(epochs)) if epoch is None else [epoch]
     if dry_run:
-        return _show_plan(prepared, len(numbers), json_log=json_log)
+        return _show_plan(prepared, len(numbers), engine, json_log=json_log)
     key = key_from(key_file)
     with _progress(json_log=json_log) as report, _engine(engine, master) as run:
         run.assign(prepared, out, key, numbers, report)
@@ -335,20 +335,29 @@ def _check_master(engine: EngineName, master: str | None) -> None:
         raise InvalidInputError("--master", master, "left out without --engine spark", "Add --engine spark.")
 
 
-def _show_plan(prepared: Plan, epochs: int, *, json_log: bool) -> None:
-    facts = prepared.to_dict() | {"epochs": epochs}
+def _show_plan(prepared: Plan, epochs: int, engine: EngineName, *, json_log: bool) -> None:
+    facts = prepared.to_dict() | {"epochs": epochs, "engine": str(engine)}
     if json_log:
         return _log(facts)
-    every = f"{epochs} epochs" if epochs > 1 else "1 epoch"
+    every, scratch = f"{epochs} epochs" if epochs > 1 else "1 epoch", _bytes(facts["scratch_bytes"])
     rows = [
         ("input", f"{facts['rows']:,} rows of {facts['columns']} columns, {_bytes(facts['input_bytes'])}"),
         ("batches", f"{prepared.sampler.steps:,} an epoch, {render.name_of(prepared.sampler)}, {every}"),
-        ("memory limit", _bytes(facts["memory_limit"])),
-        ("pass one", f"scatters rows into {facts['buckets']:,} buckets, {_bytes(facts['scratch_bytes'])} on disk"),
-        ("pass two", f"sorts each and writes, {_bytes(facts['output_bytes_per_epoch'])} an epoch"),
-        ("free disk needed", _bytes(facts["scratch_bytes"] + epochs * facts["output_bytes_per_epoch"])),
-        ("time", f"about {_seconds(epochs * facts['seconds_per_epoch'])} in all, from a trial on the first rows"),
-    ]  # fmt: skip
+    ]
+    if engine is EngineName.SPARK:
+        rows += [
+            ("shuffle", f"every row once an epoch, {scratch} before compression"),
+            ("parts", f"one file for each core, and at least {facts['part_files']:,}"),
+            ("free disk needed", f"{_bytes(epochs * facts['output_bytes_per_epoch'])} for the output"),
+        ]
+    else:
+        rows += [
+            ("memory limit", _bytes(facts["memory_limit"])),
+            ("pass one", f"scatters rows into {facts['buckets']:,} buckets, {scratch} on disk"),
+            ("pass two", f"sorts each and writes, {_bytes(facts['output_bytes_per_epoch'])} an epoch"),
+            ("free disk needed", _bytes(facts["scratch_bytes"] + epochs * facts["output_bytes_per_epoch"])),
+            ("time", f"about {_seconds(epochs * facts['seconds_per_epoch'])} in all, from a trial on the first rows"),
+        ]  # fmt: skip
     console = render.console()
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

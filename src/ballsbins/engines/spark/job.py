@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from ballsbins import validate
 from ballsbins.engines.manifest import Manifest
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Reporter
-from ballsbins.engines.spark.session import broadcast, ship
+from ballsbins.engines.spark.session import broadcast, ship, what_failed
 from ballsbins.errors import DataError
 from ballsbins.extras import load
 from ballsbins.samplers import Key
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ballsbins.engines.spark.writer import Written
-
-_PYTHON_ERROR = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception): .+)$", re.MULTILINE)
 
 
 def batches_per_file(plan: Plan, session: SparkSession, parts: int | None) -> int:
@@ -69,10 +66,8 @@ def _spark_errors(scratch: Path) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        found = _PYTHON_ERROR.findall(str(error))
-        said = found[-1] if found else str(error).strip().splitlines()[0]
         raise DataError(
-            f"Spark could not write below {str(scratch.parent.parent)!r}: {said} Nothing unfinished was left behind. "
-            "Check that all machines of the cluster can read the inputs and write this directory, then run the same "
-            "command again."
+            f"Spark could not write below {str(scratch.parent.parent)!r}: {what_failed(error)} Nothing unfinished "
+            "was left behind. Check that all machines of the cluster can read the inputs and write this directory, "
+            "then run the same command again."
         ) from None

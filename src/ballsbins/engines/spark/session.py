@@ -67,7 +67,7 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
         spark = builder.getOrCreate()
     except Exception as error:  # py4j's and PySpark's errors share no base
         raise BallsBinsError(
-            f"Spark cannot start on {master!r}: {first_line(error)} Check the address and that the cluster runs; "
+            f"Spark cannot start on {master!r}: {what_failed(error)} Check the address and that the cluster runs; "
             f"{LOCAL!r} needs none."
         ) from None
     try:
@@ -137,10 +137,11 @@ def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
         variable.destroy()
 
 
-def first_line(error: BaseException) -> str:
-    """What an error of Spark says before its Java stack trace."""
-    told = re.search(
-        r"^: (.+)$", str(error), re.MULTILINE
-    )  # behind the call that failed comes what went wrong
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return told[1] if told else lines[0] if lines else type(error).__name__
+def what_failed(error: BaseException) -> str:
+    """The sentence in an error of Spark that says what went wrong, out of its Java and Python stack traces."""
+    text = str(error).strip()
+    python = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception): .+)$", text, re.MULTILINE)
+    java = re.search(r"^: (.+)$", text, re.MULTILINE)  # behind the call that failed
+    if python:
+        return str(python[-1])
+    return java[1] if java else (text.splitlines() or [type(error).__name__])[0]
