@@ -62,6 +62,15 @@ def test_files_are_counted_where_rows_are_named_by_position(folder, key, tiny, t
     assert np.array_equal(positions, sampler.order(ROWS, key))
 
 
+def test_ties_of_the_shuffled_order_are_broken_as_in_memory(key, tiny, tmp_path):
+    rows, sampler = 300_000, Shuffle(777)
+    words = sampler.keystream(key, 0).words32(0, 0, rows)
+    assert len(np.unique(words)) < rows, "some rows have the same first word"
+    assign(plan_assignment(rows, sampler, memory=tiny), tmp_path / "bins.parquet", key)
+    positions = pq.read_table(tmp_path / "bins.parquet")["position"].to_numpy()
+    assert np.array_equal(positions, sampler.order(rows, key))
+
+
 def test_refusals(folder, key, tmp_path):
     with pytest.raises(InvalidInputError, match="left out without inputs"):
         plan_assignment(100, BallsAndBins(4), identity_column="name")
