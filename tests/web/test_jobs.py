@@ -40,7 +40,7 @@ def test_results_errors_and_a_process_that_goes_on():
             await collect(workers, answers.of_run, run, 2.0)
         assert error.value.name == "delta"
         with pytest.raises(BallsBinsError, match="GB that the page may use"):
-            await collect(workers, bytes, 10**13)
+            await collect(workers, bytes, 5 * 2**30)
         row, points = await collect(workers, answers.of_run, run, 1e-6)
         assert workers._idle == [process]  # the same: an error of the work is no reason to end it
         return row, points
