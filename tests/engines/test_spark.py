@@ -199,11 +199,12 @@ def test_large_batches_are_whole(tmp_path):
 
 def test_another_key_gives_other_batches(session, inputs, tmp_path):
     """The comparison above can fail."""
-    planned = plan(inputs, BallsAndBins(13))
+    planned, told = plan(inputs, BallsAndBins(13)), []
     spark.build(planned, tmp_path / "one", KEY, session=session)
-    spark.build(planned, tmp_path / "two", Key(bytes(32)), session=session)
+    spark.build(planned, tmp_path / "two", Key(bytes(32)), 0, told.append, session=session)
     pairs = zip(batches_of(tmp_path / "one", 0), batches_of(tmp_path / "two", 0), strict=True)
     assert not any(one.equals(two) for one, two in pairs)
+    assert (told[-1].stage, told[-1].rows, told[-1].total_rows) == ("writing", ROWS, ROWS)
 
 
 def test_an_epoch_that_is_there_is_not_built_again(session, inputs, tmp_path):
