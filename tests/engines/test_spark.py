@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from ballsbins.engines.inputs import open_inputs
 from ballsbins.engines.plan import plan
 from ballsbins.engines.spark import assignment, writer
 from ballsbins.engines.spark.session import broadcast, require_java
-from ballsbins.errors import DataError, InvalidInputError
+from ballsbins.errors import DataError, InvalidInputError, MissingExtraError
 from ballsbins.samplers import Key
 from ballsbins.samplers.physical import truncate
 
@@ -392,6 +393,12 @@ def test_an_active_session_is_not_taken_silently(session):
 @pytest.mark.parametrize("master", ["localhost", "spark:/127.0.0.1:7077", "http://127.0.0.1:7077", ""])
 def test_masters_that_are_none(master):
     with pytest.raises(InvalidInputError, match="spark://"), spark.session(master):
+        pass
+
+
+def test_without_pyspark_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(MissingExtraError, match=r"ballsbins\[spark\]"), spark.session():
         pass
 
 
