@@ -20,7 +20,7 @@ class Tiny(Memory):
 
     chunk_bytes = 100_000
     bucket_bytes = 40_000
-    row_group_bytes = 20_000
+    row_group_bytes = 60_000
     max_files = 3
 
 

@@ -12,7 +12,7 @@ import pytest
 from ballsbins import BallsAndBins
 from ballsbins.engines import BatchFiles
 from ballsbins.engines.inputs import CsvOptions, open_inputs
-from ballsbins.engines.local import build
+from ballsbins.engines.local import build, joined
 from ballsbins.engines.plan import plan
 from ballsbins.errors import DataError, InvalidInputError
 
@@ -139,6 +139,19 @@ def test_text_that_changes_its_type_is_named(tmp_path, key):
     (tmp_path / "b.csv").write_text("n\n3\nmany\n")
     with pytest.raises(DataError, match=r"b\.csv' cannot be read: .*many"):
         plan(open_inputs([tmp_path]), BallsAndBins(2))
+
+
+def test_rows_that_become_wider_are_read_in_smaller_numbers(tmp_path):
+    """The first 70,000 rows have one letter, the others two thousand: what is held at a time stays small."""
+    narrow, wide = ["a"] * 70_000, [f"{number:02000d}" for number in range(10_000)]
+    pq.write_table(pa.table({"text": narrow + wide}), tmp_path / "in.parquet", row_group_size=20_000)
+    made = plan(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
+    assert made.trial.row_bytes < 20
+    assert made.row_bytes > 1_000
+    chunks = [batch for _, batch in joined(made.inputs, made.rows_per_read, 500_000)]
+    assert sum(batch.num_rows for batch in chunks) == 80_000
+    assert max(batch.nbytes for batch in chunks) < 500_000 + 2_010 * made.rows_per_read
+    assert made.rows_per_read * 2_010 < made.memory.chunk_bytes
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path):

@@ -52,6 +52,10 @@ class Positions(Inputs):
         """Their number."""
         return self._rows
 
+    def stored_row_bytes(self) -> float:
+        """Nothing is stored."""
+        return 0.0
+
     def fingerprint(self) -> str:
         """Their number says all."""
         return f"positions:{self._rows}"

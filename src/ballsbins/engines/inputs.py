@@ -88,6 +88,20 @@ class Inputs:
         narrow = self.only(self.schema.names[:1])
         return sum(batch.num_rows for _, batch in narrow.read(1 << 20))
 
+    def stored_row_bytes(self) -> float:
+        """The bytes of a row, unpacked, in the widest row group that a footer tells of; 0 where none does."""
+        if not self.is_parquet:
+            return 0.0
+        parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
+        widest = 0.0
+        for file in self.files:
+            with naming(file), file.filesystem.open_input_file(file.path) as source:
+                footer = parquet.read_metadata(source)
+            for number in range(footer.num_row_groups):
+                group = footer.row_group(number)
+                widest = max(widest, group.total_byte_size / max(group.num_rows, 1))
+        return widest
+
     def fingerprint(self) -> str:
         """A digest that tells two inputs apart: names, sizes, and the beginning and end of every file, in order."""
         digest = hashlib.sha256()

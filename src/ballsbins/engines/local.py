@@ -78,7 +78,7 @@ def sorted_batches(plan: Plan, placement: Placement, scratch: Path, reporter: Re
 
 def _placed_rows(plan: Plan, placement: Placement, reporter: Reporter) -> Iterator[Placed]:
     start = 0
-    for read_bytes, batch in _joined(plan.inputs, plan.rows_per_chunk):
+    for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, plan.memory.chunk_bytes):
         positions = np.arange(start, start + batch.num_rows)
         yield batch, positions, placement.places(start, batch)
         start += batch.num_rows
@@ -91,20 +91,19 @@ def _placed_rows(plan: Plan, placement: Placement, reporter: Reporter) -> Iterat
         )
 
 
-def _joined(inputs: Inputs, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Join small pieces to some of about `rows` rows: small ones would make small pieces of buckets."""
+def joined(inputs: Inputs, rows: int, chunk_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read `rows` rows at a time and join them to chunks of some size in memory, however wide they turn out to be.
+
+    Gives (bytes of the files read so far, about; a chunk). Small chunks would make small pieces of buckets.
+    """
     arrow = load("pyarrow", feature="Batching tables", extra="data")
     waiting: list[Any] = []
     held, read_bytes = 0, 0
     for read_bytes, batch in inputs.read(rows):
-        if waiting and held + batch.num_rows > rows:
-            yield read_bytes, _one(waiting, arrow)
-            waiting, held = [], 0
         waiting.append(batch)
-        held += batch.num_rows
+        held += batch.nbytes
+        if held >= chunk_bytes:
+            yield read_bytes, arrow.concat_batches(waiting)
+            waiting, held = [], 0
     if waiting:
-        yield read_bytes, _one(waiting, arrow)
-
-
-def _one(batches: list[Any], arrow: Any) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+        yield read_bytes, arrow.concat_batches(waiting)

@@ -26,6 +26,7 @@ from ballsbins.samplers.truncation import TruncatingSampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
 _PART_BYTES = 256 * 2**20
+_MOST_ROWS = 1 << 16
 _KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
 
 
@@ -47,10 +48,10 @@ class Plan:
         """What the first rows cost."""
         return Trial.run(self.inputs, self.compression)
 
-    @property
+    @cached_property
     def row_bytes(self) -> float:
-        """Bytes of a row in memory, with what it carries while it is sorted."""
-        return self.trial.row_bytes + _KEPT_BYTES
+        """Bytes of a row in memory, with what it carries while sorted: by the first rows, or more if footers say so."""
+        return max(self.trial.row_bytes, self.inputs.stored_row_bytes()) + _KEPT_BYTES
 
     @property
     def scratch_bytes(self) -> int:
@@ -87,18 +88,18 @@ class Plan:
     @property
     def batches_per_file(self) -> int:
         """Batches in one part: as many as make a file of a good size."""
-        expected = max(1.0, self.trial.row_bytes * self.written_rows / self.sampler.steps)
+        expected = max(1.0, self.row_bytes * self.written_rows / self.sampler.steps)
         return int(max(1, min(self.sampler.steps, _PART_BYTES // expected)))
 
     @property
     def rows_per_group(self) -> int:
         """Rows in one row group of a part."""
-        return int(max(1, self.memory.row_group_bytes // max(1.0, self.trial.row_bytes)))
+        return int(max(1, self.memory.row_group_bytes // self.row_bytes))
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Rows that are read at a time."""
-        return int(max(1, self.memory.chunk_bytes // max(1.0, self.row_bytes)))
+    def rows_per_read(self) -> int:
+        """Rows that are read at a time, to be joined to chunks: some of a chunk, as rows may be wider further on."""
+        return int(max(1, min(_MOST_ROWS, self.memory.chunk_bytes // (8 * self.row_bytes))))
 
     def manifest(self, key: Key, epoch: int) -> Manifest:
         """The manifest of an epoch."""

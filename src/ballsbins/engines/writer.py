@@ -17,6 +17,11 @@ from ballsbins.extras import load
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MOST_ROWS, _MOST_BYTES = (
+    1 << 15,
+    1 << 25,
+)  # taken at a time; of a row group, if rows are wider than the first ones
+
 
 class PartsWriter:
     """The part files and offsets of one epoch; the manifest comes last."""
@@ -79,10 +84,10 @@ class PartsWriter:
         begin = 0
         while begin < len(order):
             room = self._rows_per_group - sum(piece.num_rows for piece in self._waiting)
-            rows = order[begin : begin + room]
+            rows = order[begin : begin + min(room, _MOST_ROWS)]
             self._waiting.append(table.take(arrow.array(rows)).cast(self._schema))
             begin += len(rows)
-            if len(rows) == room:
+            if len(rows) == room or sum(piece.nbytes for piece in self._waiting) >= _MOST_BYTES:
                 self._flush()
 
     def _flush(self) -> None:
