@@ -8,6 +8,7 @@ import pickle
 import shutil
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,18 @@ def test_large_batches_are_whole(tmp_path):
     assert np.array_equal(pq.read_table(written.path).column("x").to_numpy(), kept)
 
 
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_large_parts_of_ranked_rows_are_whole(tmp_path, steps):
+    planned = plan(embedded.Positions(400_000), Deterministic(steps), pad=True)
+    manifest = replace(planned.manifest(KEY, 0), batches_per_file=steps)
+    rows = pa.table({"x": np.arange(400_000)})
+    job = writer.Job.of(tmp_path, manifest, rows.schema, 50_000, "snappy")
+    written = writer.write_part(job, 0, rows.to_batches(max_chunksize=10_000))
+    assert list(written.sizes) == [-(-400_000 // steps)] * steps
+    found = pq.read_table(written.path)
+    assert np.array_equal(found.filter(pc.field("weight") == 1).column("x").to_numpy(), np.arange(400_000))
+
+
 def test_another_key_gives_other_batches(session, inputs, tmp_path):
     """The comparison above can fail."""
     planned, told = plan(inputs, BallsAndBins(13)), []
@@ -267,13 +280,20 @@ def test_a_broken_file_leaves_nothing(session, table, tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_files_that_changed_are_noticed(session, table, tmp_path):
+@pytest.mark.parametrize(
+    ("sampler", "said"),
+    [
+        (BallsAndBins(3), "1,000 rows when they were counted, but 900"),
+        (Shuffle(3), "had when they were counted"),
+    ],
+)
+def test_files_that_changed_are_noticed(session, table, tmp_path, sampler, said):
     path = tmp_path / "in.parquet"
     pq.write_table(table, path)
-    planned = plan(open_inputs([path]), BallsAndBins(3))
+    planned = plan(open_inputs([path]), sampler)
     assert planned.fingerprint
     pq.write_table(table.slice(0, 900), path)
-    with pytest.raises(DataError, match="1,000 rows when they were counted, but 900"):
+    with pytest.raises(DataError, match=said):
         spark.build(planned, tmp_path / "out", KEY, session=session)
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -52,8 +52,7 @@ def run(
     written = read_committed(scratch)
     for part in written:
         if part.problem is not None:
-            column = "" if plan.identity is None else f"The identity column {plan.identity.name!r} "
-            raise DataError(f"{column}{part.problem}")
+            raise DataError(part.problem)
     return written
 
 

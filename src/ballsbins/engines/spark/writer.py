@@ -174,12 +174,19 @@ def _arranged(
     sampler = manifest.sampler
     if isinstance(sampler, BallsAndBins):
         for table, batches, step, stop in _whole_batches(rows, begin, count):
+            if manifest.identity_column is not None and table.num_rows:
+                _require_unique(manifest.identity_column, table.column(NAME).combine_chunks())
             yield _truncated(table, batches, step, stop, columns, sampler.max_batch_size)
         return
     cut = even_cuts(manifest.num_examples, manifest.steps)
     sizes = np.array([cut(begin + step).stop - cut(begin + step).start for step in range(count)], np.int64)
-    ends, held, step = np.cumsum(sizes), [columns.empty_table()], 0
-    done = 0
+    yield from _ranked(sizes, columns, rows)
+
+
+def _ranked(sizes: NDArray[np.int64], columns: pa.Schema, rows: Iterable[pa.Table]) -> Iterator[Arranged]:
+    """Cut sorted rows into batches of known sizes."""
+    ends, held = np.cumsum(sizes), [columns.empty_table()]
+    step, done = 0, 0
     for table in rows:
         held.append(_typed(table, columns))
         there = sum(piece.num_rows for piece in held)
@@ -191,8 +198,12 @@ def _arranged(
             held, step, done = [joined.slice(whole)], stop, done + whole
     rest = pa.concat_tables(held)
     if rest.num_rows != int(ends[-1]) - done:
-        raise UnfitRowsError("the rows have changed since they were counted")
-    yield Arranged(step, sizes[step:], rest, np.arange(rest.num_rows))
+        raise UnfitRowsError(
+            "The inputs have not the rows that they had when they were counted. Build from files that do not change, "
+            "and that all machines of the cluster see."
+        )
+    if step < len(sizes):
+        yield Arranged(step, sizes[step:], rest, np.arange(rest.num_rows))
 
 
 def _whole_batches(
@@ -227,8 +238,6 @@ def _truncated(
     """Keep the `limit` rows of each batch with the smallest words, ties by order, as `samplers.physical.truncate`."""
     if not len(batches):
         return Arranged(step, np.zeros(stop - step, np.int64), columns.empty_table(), batches)
-    if NAME in table.column_names:
-        _require_unique(table.column(NAME).combine_chunks())
     sizes = np.bincount(batches - step, minlength=stop - step)
     order = np.arange(len(batches))
     if limit is not None and sizes.max(initial=0) > limit:
@@ -240,16 +249,16 @@ def _truncated(
     return Arranged(step, kept, _typed(table, columns), order)
 
 
-def _require_unique(names: pa.Array) -> None:
+def _require_unique(column: str, names: pa.Array) -> None:
     """Raise unless neighbours differ. Equal names are in one batch, and batches are sorted by name."""
     if names.null_count:
-        raise UnfitRowsError("has no value in some row. Every row needs one.")
+        raise UnfitRowsError(f"The identity column {column!r} has no value in some row. Every row needs one.")
     found = pc.index(pc.equal(names[1:], names[:-1]), True).as_py()
     if found >= 0:
         shown = names[found].as_py().decode("utf-8", "backslashreplace")
         raise UnfitRowsError(
-            f"is not unique: {shown!r} names more than one row. Remove the duplicates, or name the rows by their "
-            "position."
+            f"The identity column {column!r} is not unique: {shown!r} names more than one row. Remove the "
+            "duplicates, or name the rows by their position."
         )
 
 
