@@ -99,7 +99,8 @@ class Inputs:
                 footer = parquet.read_metadata(source)
             for number in range(footer.num_row_groups):
                 group = footer.row_group(number)
-                widest = max(widest, group.total_byte_size / max(group.num_rows, 1))
+                if group.num_rows >= 1000:  # smaller ones tell of headers more than of rows
+                    widest = max(widest, group.total_byte_size / group.num_rows)
         return widest
 
     def fingerprint(self) -> str:

@@ -50,7 +50,7 @@ class Plan:
 
     @cached_property
     def row_bytes(self) -> float:
-        """Bytes of a row in memory, with what it carries while sorted: by the first rows, or more if footers say so."""
+        """Bytes of a row in memory, with what it carries while sorted: of the first rows, or as footers say."""
         return max(self.trial.row_bytes, self.inputs.stored_row_bytes()) + _KEPT_BYTES
 
     @property
