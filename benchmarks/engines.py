@@ -123,13 +123,13 @@ def best(runs):
     return {name: min(each[name] for each in runs) for name in runs[0]}
 
 
-def measure(rows, folder):
+def measure(rows, folder, repeats):
     source, copy, out = folder / "in", folder / "copy", folder / "out"
     make(source, rows)
     plain = run("plain_copy", source, copy)
     shutil.rmtree(copy)
     built = run("engine", source, out)
-    reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(READS)]
+    reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(repeats)]
     read, batches = (best([pair[side] for pair in reads]) for side in (0, 1))
     assert plain["rows"] == built["rows"] == read["rows"] == batches["rows"] == rows
     sizes = tree_bytes(source), tree_bytes(out)
@@ -151,7 +151,7 @@ def main():
     growth = []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="ballsbins-bench-") as folder:
-            found = measure(rows, Path(folder))
+            found = measure(rows, Path(folder), 1 if options.small else READS)
         plain, built, read, batches = (found[name] for name in ("plain", "built", "read", "batches"))
         growth.append((rows, built))
         table = [
