@@ -12,6 +12,8 @@ from ballsbins.accounting.monte_carlo import confidence
 from ballsbins.accounting.monte_carlo.confidence import (
     log_bernstein_lower,
     log_bernstein_upper,
+    log_bet_lower,
+    log_bet_upper,
     log_kl_lower,
     log_kl_upper,
     spend,
@@ -71,6 +73,52 @@ def test_coverage(p, kind):
     assert np.mean(low > math.log(p)) <= allowed
     # and they say something: a bound that is merely 1 would pass the above
     assert np.mean(high) < math.log(min(1.0, 6 * p + 0.05))
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.1, 0.001), (0.1, 0.3), (0.5, 0.5), (0.004, 0.004)])
+def test_coverage_of_betting(mean, spread):
+    """Numbers in [0, 1]: of 600 repetitions at β = 10 % no more than 10 % + 5 standard deviations fail."""
+    beta, m, repetitions = 0.1, 300, 600
+    rng = np.random.default_rng(8)
+    # two values, the larger one with the probability that makes the mean right
+    low, high = max(mean - spread, 0.0), min(mean + 3 * spread, 1.0)
+    share = (mean - low) / (high - low)
+    hits = rng.binomial(m, share, repetitions)
+    values = np.array([low, high])
+    above = below = 0
+    for h in hits:
+        counts = np.array([m - h, h], dtype=float)
+        above += log_bet_upper(values, counts, beta) < math.log(mean)
+        below += log_bet_lower(values, counts, beta) > math.log(mean)
+    allowed = repetitions * beta + 5 * math.sqrt(repetitions * beta)
+    assert above <= allowed
+    assert below <= allowed
+
+
+def test_betting_sees_a_small_variance():
+    """Equal numbers: KL stays √(1/m) away, betting 1/m; and never on the wrong side of them."""
+    counts = np.array([10_000.0])
+    upper = math.exp(log_bet_upper(np.array([0.1]), counts, 1e-3))
+    lower = math.exp(log_bet_lower(np.array([0.1]), counts, 1e-3))
+    assert 0.0999 < lower < 0.1 < upper < 0.102
+    assert math.exp(log_kl_upper(np.array(0.1), 1e4, 1e-3)) > 0.11
+    # the money itself, computed plainly: just refuted at the bound, not yet a little inside
+    stakes = 0.5 ** np.arange(2 + math.ceil(0.5 * math.log2(1e4)))
+
+    def money(m):
+        return np.mean(np.exp(1e4 * np.log1p(stakes * (m - 0.1) / (1 - m))))
+
+    assert money(upper) >= 1e3
+    assert money(0.1 + 0.999 * (upper - 0.1)) < 1e3
+
+
+def test_the_ends_of_betting():
+    one = np.array([5.0])
+    assert log_bet_upper(np.array([1.0]), one, 1e-3) == 0.0
+    assert log_bet_lower(np.array([0.0]), one, 1e-3) == -math.inf
+    assert log_bet_lower(np.array([1.0]), one, 1e-3) < 0.0
+    assert -8.0 < log_bet_upper(np.array([0.0]), np.array([1e6]), 1e-3) + math.log(1e6) < 8.0
+    assert log_bet_upper(np.array([0.0]), np.array([1.0]), 1e-3) <= 0.0
 
 
 def test_looking_often_fails_too_often_without_spending():

@@ -245,7 +245,7 @@ def test_verify_agrees_and_fails_loudly(monkeypatch):
     assert "agree" in good.output
 
     log_weight = property(lambda self: math.log(1.5))
-    monkeypatch.setattr("ballsbins.accounting.monte_carlo.tilted.TiltedRemove.log_weight", log_weight)
+    monkeypatch.setattr("ballsbins.accounting.monte_carlo.conditional.Conditional.log_weight", log_weight)
     bad = command(*words)
     assert bad.exit_code == 1
     assert "DISJOINT" in bad.output

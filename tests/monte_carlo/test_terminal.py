@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,8 +26,10 @@ def test_ctrl_c_answers_at_once(workers):
     if child == 0:
         os.environ.update(TERM="xterm", COLUMNS="120", OMP_NUM_THREADS="1")
         os.execv(str(Path(sys.executable).parent / "ballsbins"), ["ballsbins", *words])
-    seen, pressed = b"", False
+    seen, pressed, deadline = b"", False, time.monotonic() + 200
     while True:
+        if time.monotonic() > deadline or not select.select([terminal], [], [], 60)[0]:
+            os.kill(child, signal.SIGKILL)
         try:
             seen += os.read(terminal, 65536)
         except OSError:  # the other end is closed

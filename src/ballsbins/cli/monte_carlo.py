@@ -129,8 +129,8 @@ class ProgressLine:
 
     def _bound(self, outcomes: Sequence[Outcome]) -> str:
         """The larger of the two directions, at the least ε asked for."""
-        epsilon = min(outcome.tally.lattice.start for outcome in outcomes)
-        here = [outcome for outcome in outcomes if outcome.tally.lattice.start == epsilon]
+        epsilon = min(outcome.epsilon for outcome in outcomes)
+        here = [outcome for outcome in outcomes if outcome.epsilon == epsilon]
         upper = max(float(outcome.log_delta(epsilon, self._beta).upper[0]) for outcome in here)
         return f"δ ≤ {render.up(math.exp(upper), 3)} so far, at ε = {epsilon:g}"
 

@@ -17,6 +17,12 @@ Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample variance
 
 and is better where V is far below q(1−q) and m·q is large.
 
+Betting (after Waudby-Smith and Ramdas 2024) sees the whole distribution: somebody who bets the share a of his money
+that numbers are below m, at odds that are fair if the mean is m, has Π(1 + a(m − x_i)/(1 − m)) in the end. If the
+mean is m or more, his expected money never grows, so he has 1/β with probability at most β. We bet equal parts of it
+at stakes a = 1, ½, ¼, …: a martingale still, which needs no order of the samples, only how often each value came. The
+upper bound is the least m refuted. For the lower bound he bets on numbers above m, Π(1 + a(x_i − m)/m).
+
 A bound that is shown before the planned m, or after m was extended, must hold at all times at once: `spend` gives
 the share of β for the k-th of a sequence of looks (after 1, 2, 4, … blocks of samples); the shares sum to β, and
 between two looks the last one's bound stays valid.
@@ -25,6 +31,7 @@ between two looks the last one's bound stays valid.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -132,6 +139,48 @@ def log_bernstein_lower(mean: Array, variance: Array, count: float, beta: float)
     low = np.maximum(mean - _bernstein(variance, count, beta), 0.0)
     with np.errstate(divide="ignore"):
         return np.log(low)
+
+
+def _money(gains: Array, counts: Array) -> float:
+    """Log of the money in the end: equal parts at stakes 1, ½, ¼, … on gains ≥ −1."""
+    stakes = 0.5 ** np.arange(2 + math.ceil(0.5 * math.log2(max(counts.sum(), 1.0))))
+    with np.errstate(divide="ignore"):
+        logs = np.log1p(np.maximum(stakes[:, None] * gains, -1.0)) @ counts
+    return float(np.logaddexp.reduce(logs)) - math.log(stakes.size)
+
+
+def _refuted(
+    gains: Callable[[float], Array], counts: Array, beta: float, inner: float, outer: float
+) -> float:
+    """Between log m = `inner`, which is not refuted, and `outer`, the nearest that is, on its outer side."""
+    for _ in range(50):
+        middle = 0.5 * (inner + outer)
+        if _money(gains(math.exp(middle)), counts) >= math.log(1.0 / beta):
+            outer = middle
+        else:
+            inner = middle
+    return outer
+
+
+def log_bet_upper(values: Array, counts: Array, beta: float) -> float:
+    """Log of the upper bound by betting on the mean of numbers in [0, 1], given how often each came."""
+    mean = float(values @ counts) / float(counts.sum())
+    if mean >= 1.0:
+        return 0.0
+    start = math.log(max(mean, 1e-300))
+    return _refuted(lambda m: (m - values) / max(1.0 - m, 1e-300), counts, beta, start, 0.0)
+
+
+def log_bet_lower(values: Array, counts: Array, beta: float) -> float:
+    """Log of the lower bound by betting, −∞ where nothing is refuted."""
+    mean = float(values @ counts) / float(counts.sum())
+    if mean <= 0.0:
+        return -math.inf
+    start = math.log(mean)
+    floor = start - 50.0
+    if _money((values - math.exp(floor)) / math.exp(floor), counts) < math.log(1.0 / beta):
+        return -math.inf
+    return _refuted(lambda m: (values - m) / m, counts, beta, start, floor)
 
 
 def spend(beta: float, look: int) -> float:

@@ -35,11 +35,17 @@ _REACH = 37.0  # e^−37 is rounding
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """The numbers start + step·i for i = 0 … size−1."""
+    """The numbers start + step·i for i = 0 … size−1; in several copies where samples are of several kinds.
+
+    A number of a kind is counted by its upper bound rounded up, if its lower bound is within `width` of that, and
+    else, or beyond the lattice, at the end: as unknown. Without kinds, both bounds are counted.
+    """
 
     start: float
     step: float
     size: int
+    kinds: int = 0
+    width: float = 0.0
 
     @staticmethod
     def around(least: float, most: float, tilt: float) -> Lattice:
@@ -65,14 +71,21 @@ class Tally:
     @staticmethod
     def empty(lattice: Lattice) -> Tally:
         """No samples yet."""
-        zeros = np.zeros(lattice.size + 1, dtype=np.int64)
+        zeros = np.zeros(max(lattice.kinds, 1) * (lattice.size + 1), dtype=np.int64)
         return Tally(lattice, 0, zeros, zeros.copy())
 
     @staticmethod
-    def of(lattice: Lattice, low: Array, high: Array) -> Tally:
+    def of(lattice: Lattice, low: Array, high: Array, kind: Array | None = None) -> Tally:
         """Count losses known to lie in [low, high]."""
         size = lattice.size
         ends = np.array([0.0, float(size)])
+        if kind is not None:
+            place = np.clip(np.ceil((high - lattice.start) / lattice.step), *ends)
+            wide = lattice.start + lattice.step * place - low > lattice.width * (1.0 + 1e-9)
+            place = np.where((place > 0.0) & wide, ends[1], place) + kind * (size + 1)
+            empty = Tally.empty(lattice)
+            counts = np.bincount(place.astype(np.intp), minlength=empty.high.size).astype(np.int64)
+            return Tally(lattice, low.size, empty.low, counts)
         down = np.clip(np.floor((low - lattice.start) / lattice.step) + 1.0, *ends).astype(np.intp)
         up = np.clip(np.ceil((high - lattice.start) / lattice.step), *ends).astype(np.intp)
         return Tally(
@@ -157,4 +170,19 @@ def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
         min(high, 1.0),
         max(square - low * low, 0.0) * bessel,
         max(square - high * high, 0.0) * bessel,
+    )
+
+
+def one_by_one(least: Array, most: Array, counts: Array) -> Moments:
+    """The same from contributions that are known one by one: bounds on each, and how often it came."""
+    m = float(counts.sum())
+    low, high = float(least @ counts) / m, float(most @ counts) / m
+    bessel = m / max(m - 1.0, 1.0)
+    # the variance of numbers in [least, most] is at most their mean square distance from any one point
+    far = (
+        np.maximum(np.abs(most - high), np.abs(least - high)),
+        np.maximum(np.abs(most - low), np.abs(least - low)),
+    )
+    return Moments(
+        int(m), low, high, float(far[1] ** 2 @ counts) / m * bessel, float(far[0] ** 2 @ counts) / m * bessel
     )

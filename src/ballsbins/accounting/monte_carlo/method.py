@@ -20,6 +20,7 @@ from ballsbins import validate
 from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
+from ballsbins.accounting.monte_carlo.conditional import MOST_BALLS, Conditional
 from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance
@@ -48,14 +49,15 @@ class MonteCarlo:
 
     `sampler`: "tilted" (ours, for any δ and number of epochs) or one of the paper's: "plain", "importance" (one
     epoch), "order-statistics" and "combined" (one epoch). `orders`: "auto" for `looseness`, a name in
-    `orders.PAPER`, or a list. `bound`: "kl" or "bernstein". `epsilons`: a grid stated before looking.
+    `orders.PAPER`, or a list. `bound`: "kl", "bernstein", or "auto": betting where contributions are known one by
+    one (see `conditional`), else "kl". `epsilons`: a grid stated before looking.
     """
 
     samples: int = 100_000
     error_probability: float = 1e-3
     seed: int = 0
     sampler: SamplerKind = "tilted"
-    bound: Literal["kl", "bernstein"] = "kl"
+    bound: Literal["auto", "kl", "bernstein"] = "auto"
     orders: str | tuple[int, ...] = "auto"
     looseness: float = 3e-3
     epsilons: tuple[float, ...] | None = None
@@ -78,7 +80,7 @@ class MonteCarlo:
         validate.real("looseness", self.looseness, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
         for name, value, allowed in (
             ("sampler", self.sampler, KINDS),
-            ("bound", self.bound, ("kl", "bernstein")),
+            ("bound", self.bound, ("auto", "kl", "bernstein")),
         ):
             if value not in allowed:
                 raise InvalidInputError(
@@ -207,8 +209,13 @@ class MonteCarloCurve:
         groups = {}
         for sampler, rows in by_sampler.items():
             here = epsilon[rows]
-            lattice = Lattice.around(float(here.min()), float(here.max()), sampler.tilt)
-            groups[Job(sampler, lattice, self.settings.samples, int(direction == ADD))] = rows
+            ends = float(here.min()), float(here.max())
+            lattice = (
+                sampler.lattice(*ends)
+                if isinstance(sampler, Conditional)
+                else Lattice.around(*ends, sampler.tilt)
+            )
+            groups[Job(sampler, lattice, self.settings.samples, int(direction == ADD), ends[0])] = rows
         return groups
 
     def _sure_at(self, epsilon: Array, direction: Direction) -> Array:
@@ -266,12 +273,13 @@ class MonteCarloCurve:
             power = best_power(self.sigma, self.steps, self.epochs, epsilon)
             return TiltedAdd(self.sigma, self.steps, power) if power > 0.0 else self._untilted(ADD)
         balls = best_balls(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 1
-        draws = self.steps - balls
+        draws, k = self.steps - balls, None
         if draws > _FEW:
             k = self._orders(draws)
-            if 3 * len(k) < draws:
-                return TiltedRemove(self.sigma, self.steps, balls, k)
-        return TiltedRemove(self.sigma, self.steps, balls)
+            k = k if 3 * len(k) < draws else None
+        if self.epochs == 1 and self.steps > 1 and 2 <= balls <= MOST_BALLS:
+            return Conditional(self.sigma, self.steps, balls, k)
+        return TiltedRemove(self.sigma, self.steps, balls, k)
 
     def _untilted(self, direction: Direction) -> LossSampler:
         return (

@@ -24,7 +24,7 @@ import numpy as np
 
 from ballsbins.accounting.curve import Array
 
-Losses = tuple[Array, Array]
+Losses = tuple[Array, ...]
 
 
 class LossSampler(Protocol):
@@ -56,7 +56,7 @@ class LossSampler(Protocol):
         ...
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Lower and upper bounds on L(x) for `count` independent x ∼ G."""
+        """Lower and upper bounds on L(x) for `count` independent x ∼ G; in `conditional` of something else."""
         ...
 
 

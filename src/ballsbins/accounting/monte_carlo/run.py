@@ -21,7 +21,8 @@ import numpy as np
 from ballsbins import extras, validate
 from ballsbins.accounting.curve import Array, Interval
 from ballsbins.accounting.monte_carlo import confidence
-from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, moments
+from ballsbins.accounting.monte_carlo.conditional import Conditional
+from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, moments, one_by_one
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.state import Entry, StateFile
 from ballsbins.errors import InvalidInputError
@@ -42,6 +43,7 @@ class Outcome:
     planned: int  # the number of samples first planned
     wanted: int  # the number of samples now wanted
     seconds: float = 0.0
+    epsilon: float = 0.0  # the least one asked for
 
     @property
     def as_planned(self) -> bool:
@@ -50,9 +52,11 @@ class Outcome:
 
     def moments(self, epsilon: float) -> Moments:
         """Mean and variance of the contributions, in units of the range."""
+        if isinstance(self.sampler, Conditional):
+            return one_by_one(*self.sampler.values(self.tally, epsilon))
         return moments(self.tally, self.sampler.tilt, epsilon)
 
-    def log_delta(self, epsilon: float | Array, beta: float, bound: str = "kl") -> Interval:
+    def log_delta(self, epsilon: float | Array, beta: float, bound: str = "auto") -> Interval:
         """Bounds on log δ at each ε, each side of each failing with probability at most β."""
         points = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
         if self.as_planned:
@@ -61,10 +65,18 @@ class Outcome:
             tally, share = self.looked, confidence.spend((1.0 - PLANNED_SHARE) * beta, self.look)
         else:
             return Interval(np.full(points.shape, -np.inf), np.zeros(points.shape), np.zeros(points.shape))
-        found = [moments(tally, self.sampler.tilt, float(point)) for point in points]
-        low, high = np.array([f.mean_low for f in found]), np.array([f.mean_high for f in found])
         m = float(tally.count)
-        if bound == "kl":
+        if isinstance(self.sampler, Conditional):
+            each = [self.sampler.values(tally, float(point)) for point in points]
+            found = [one_by_one(*values) for values in each]
+        else:
+            each = []
+            found = [moments(tally, self.sampler.tilt, float(point)) for point in points]
+        low, high = np.array([f.mean_low for f in found]), np.array([f.mean_high for f in found])
+        if bound == "auto" and each:
+            lower = np.array([confidence.log_bet_lower(least, n, share) for least, _, n in each])
+            upper = np.array([confidence.log_bet_upper(most, n, share) for _, most, n in each])
+        elif bound != "bernstein":
             lower = confidence.log_kl_lower(low, m, share)
             upper = confidence.log_kl_upper(high, m, share)
         else:
@@ -93,6 +105,7 @@ class Job:
     lattice: Lattice
     samples: int
     stream: int = 0
+    epsilon: float = 0.0  # the least one asked for: what to show meanwhile
 
 
 def block_size(sampler: LossSampler) -> int:
@@ -103,14 +116,13 @@ def block_size(sampler: LossSampler) -> int:
 def draw_blocks(job: Job, seed: int, first: int, last: int) -> Tally:
     """Count the losses of blocks first … last − 1, as far as they are among the samples wanted."""
     size = block_size(job.sampler)
-    lows, highs = [], []
+    drawn = []
     for block in range(first, last):
         sequence = np.random.SeedSequence(seed, spawn_key=(job.stream, block))
-        low, high = job.sampler.losses(np.random.Generator(np.random.SFC64(sequence)), size)
+        found = job.sampler.losses(np.random.Generator(np.random.SFC64(sequence)), size)
         inside = min(size, job.samples - block * size)
-        lows.append(low[:inside])
-        highs.append(high[:inside])
-    return Tally.of(job.lattice, np.concatenate(lows), np.concatenate(highs))
+        drawn.append([part[:inside] for part in found])
+    return Tally.of(job.lattice, *(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
 
 
 def run(
@@ -161,7 +173,8 @@ class _Running:
         self.job, self.blocks = job, -(-job.samples // self.size)
         self.question = f"{job.sampler!r} {job.lattice!r} seed={seed} stream={job.stream} block={self.size}"
         entry = None if state is None else state.get(self.question)
-        self.outcome, self.done = _start(job.sampler, job.lattice, job.samples, entry)
+        begin, self.done = _start(job.sampler, job.lattice, job.samples, entry)
+        self.outcome = replace(begin, epsilon=job.epsilon)
         if self.outcome.tally.count > job.samples:
             advice = "Ask for as many or more, or name another file."
             found = f"at least {self.outcome.tally.count}, the number saved in the state file"
@@ -230,7 +243,7 @@ def _start(sampler: LossSampler, lattice: Lattice, samples: int, entry: Entry | 
     if entry is None:
         return Outcome(sampler, empty, -1, empty, samples, samples), 0
     planned, done, count, look, looked_count, milliseconds = (int(x) for x in entry[:6])
-    low, high, looked_low, looked_high = entry[6:].reshape(4, lattice.size + 1)
+    low, high, looked_low, looked_high = entry[6:].reshape(4, empty.low.size)
     outcome = Outcome(
         sampler,
         Tally(lattice, count, low, high),

@@ -10,9 +10,7 @@ Epochs multiply: κ adds up, τ stays. The paper leaves an importance sampler fo
 It treats the spiked coordinate apart (all n balls fall together where single large losses dominate), so nothing of
 the paper's factor T is wasted. Coordinates without balls are drawn plainly, or bounded by order statistics.
 
-Tried and left: Rao–Blackwell over x₁ with h(A) = E(1 − K/(Z₁/T + A))₊ has nearly no variance at small σ, but h(A)
-reaches 1 for large A, so its range is 1/δ times its mean and a confidence bound needs the tail of A cut off by
-three more bounds; it also does nothing for several epochs or large σ, where no single coordinate matters.
+For one epoch and few balls `conditional` takes the expectation over the coordinate with the most balls exactly.
 """
 
 from __future__ import annotations
@@ -33,7 +31,8 @@ MOST_BALLS = 200
 
 
 @lru_cache(maxsize=16)
-def _occupancy(s: float, bins: int, balls: int) -> Occupancy:
+def occupancy_of(s: float, bins: int, balls: int) -> Occupancy:
+    """The law of n balls in T bins, kept."""
     return Occupancy(s, bins, balls)
 
 
@@ -65,12 +64,12 @@ class TiltedRemove:
     @property
     def log_weight(self) -> float:
         """κ = log E_Q[S^n]."""
-        return _occupancy(1.0 / self.sigma, self.steps, self.balls).log_moment(self.balls)
+        return occupancy_of(1.0 / self.sigma, self.steps, self.balls).log_moment(self.balls)
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
         """The loss, or bounds on it from order statistics."""
         s, T = 1.0 / self.sigma, self.steps
-        k = _occupancy(s, T, self.balls).draw(rng, count)
+        k = occupancy_of(s, T, self.balls).draw(rng, count)
         log_z = s * rng.standard_normal(k.shape) + s * s * (k - 0.5)
         if self.orders is not None:
             log_z[k == 0] = -np.inf
@@ -88,7 +87,7 @@ def best_balls(sigma: float, steps: int, epochs: int, epsilon: float) -> int:
     """The n with the least range b(ε)."""
     most = 8
     while True:
-        occupancy = _occupancy(1.0 / sigma, steps, most)
+        occupancy = occupancy_of(1.0 / sigma, steps, most)
         ranges = [log_range(epochs * occupancy.log_moment(n), n - 1.0, epsilon) for n in range(1, most + 1)]
         best = 1 + int(np.argmin(ranges))
         if best < most - 1 or most >= MOST_BALLS:
