@@ -100,6 +100,7 @@ def assign(
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = [check_epoch(epoch) for epoch in epochs]
     target = Path(path)
+    plan.require_disk(target.parent)
     with new_file(target) as (made, scratch):
         schema = assignment_schema(plan)
         with parquet.ParquetWriter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,11 @@ class PartsWriter:
         write_whole(self._directory / MANIFEST_NAME, self._manifest.to_json().encode("utf-8"))
 
     def abandon(self) -> None:
-        """Let go of the open file, if any."""
+        """Let go of the open file, if any, whatever is wrong with it: an error is on its way already."""
+        arrow = load("pyarrow", feature="Writing batch files", extra="data")
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError, arrow.ArrowException):
+                self._file.close()
 
     def _open(self, part: int) -> None:
         parquet = load("pyarrow.parquet", feature="Writing batch files", extra="data")
