@@ -214,7 +214,7 @@ def test_rounding_is_against_ourselves():
 def test_next_to_no_noise_is_called_no_protection():
     """Experiments on utility train with such noise; their cards must say what it is worth."""
     statement = Mechanism(BallsAndBins(100), 1e-3).statement(DELTA)
-    assert "no upper bound is known: this is no protection" in statement.headline
+    assert "ε is at least 700 (no protection: no upper bound is known) at δ = 1e-5" in statement.headline
     json.dumps(statement.to_dict(), allow_nan=False)
 
 

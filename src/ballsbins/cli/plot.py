@@ -18,7 +18,9 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.report.words import count, stated
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
-plot = typer.Typer(help="Pictures: .png, .svg or .pdf.", no_args_is_help=True)
+plot = typer.Typer(
+    help="Draw δ(ε), ε against σ or epochs, σ against batch size, AUC against σ.", no_args_is_help=True
+)
 
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
 DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]

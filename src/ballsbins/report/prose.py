@@ -56,7 +56,7 @@ def _at_most(bound: Bound) -> str:
     """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
     low, high = float(bound.lower), float(bound.upper)
     if not math.isfinite(high):
-        return f"ε is at least {down(low)}, and no upper bound is known: this is no protection"
+        return f"ε is at least {down(low)} (no protection: no upper bound is known)"
     if bound.method != "bounds" and high - low <= 2e-3 * abs(high):
         return f"ε is at most {up(high)}"
     return f"ε is at least {down(low)} and at most {up(high)}"
