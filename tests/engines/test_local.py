@@ -3,6 +3,7 @@
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -331,3 +332,43 @@ def test_the_manifest_survives_and_refuses_what_it_does_not_know(folder, key, ti
     (tmp_path / "out" / "epoch-000000" / "manifest.json").write_text("{")
     with pytest.raises(DataError, match="not a manifest"):
         BatchFiles.open(tmp_path / "out")
+
+
+def random_sampler(random, rows):
+    steps = int(random.integers(1, 2 * rows + 2))
+    kind = random.integers(4)
+    if kind == 0:
+        return Shuffle(steps)
+    if kind == 1:
+        return Deterministic(steps)
+    limit = {} if kind == 2 else {"max_batch_size": int(random.integers(1, rows + 2)), "num_examples": rows}
+    return BallsAndBins(steps, redraw=bool(random.integers(2)), **limit)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_tables_samplers_and_sizes(seed, tiny, tmp_path):
+    """Rows, batches, files, row groups, buckets and padding of all proportions: always the batches in memory."""
+    random = np.random.default_rng(seed)
+    rows = int(random.integers(0, 300))
+    cuts = np.sort(random.integers(0, rows + 1, 3))
+    table = pa.table({"row": np.arange(rows)})
+    (tmp_path / "in").mkdir()
+    for number, (begin, end) in enumerate(pairwise([0, *cuts, rows])):
+        part = table.slice(begin, end - begin)
+        pq.write_table(
+            part, tmp_path / "in" / f"{number}.parquet", row_group_size=int(random.integers(1, 60))
+        )
+
+    class Random(type(tiny)):
+        chunk_bytes, bucket_bytes = int(random.integers(1, 3_000)), int(random.integers(300, 3_000))
+        row_group_bytes, max_files = int(random.integers(1, 2_000)), int(random.integers(2, 6))
+
+    sampler, key, epoch = random_sampler(random, rows), Key.from_seed(seed), int(random.integers(3))
+    fixed_size = not isinstance(sampler, BallsAndBins) or sampler.max_batch_size is not None
+    pad = bool(random.integers(2)) and fixed_size
+    built(tmp_path / "in", tmp_path / "out", sampler, key, Random(), epoch=epoch, pad=pad)
+    batches = list(BatchFiles.open(tmp_path / "out").batches(epoch))
+    for batch, indices in zip(batches, sampler.batches(rows, key, epoch), strict=True):
+        real = batch.filter(batch["weight"].to_numpy() == 1) if pad else batch
+        assert np.array_equal(real["row"].to_numpy(), indices)
+    assert not pad or len({batch.num_rows for batch in batches}) == 1
