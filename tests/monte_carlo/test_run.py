@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
 from ballsbins.accounting.monte_carlo import MonteCarlo
 from ballsbins.accounting.monte_carlo import run as running
+from ballsbins.accounting.monte_carlo.conditional import Conditional
 from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Untilted
@@ -22,6 +23,7 @@ from ballsbins.accounting.monte_carlo.run import Job, block_size
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
+from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.cli import app
 
 SAMPLER = Plain(1.0, 200, "remove")
@@ -274,11 +276,14 @@ def test_the_answer_is_the_same_on_a_dask_cluster():
         Epochs(Plain(1.0, 2000, "add"), 20),
         TiltedAdd(0.5, 200_000, 3.0),
         TiltedRemove(0.3, 10**12, 2, (1, 2, 3, 10, 1000, 10**6, 10**11)),
+        Conditional(1.0, 5000, 16),
+        Unfinished(((1_000_000, 0.5),), 2_000_000, "remove"),
     ],
     ids=repr,
 )
 def test_memory_does_not_grow_with_steps_or_epochs(sampler):
-    lattice = Lattice.around(1.0, 1.0, sampler.tilt)
+    kinds = isinstance(sampler, Conditional)
+    lattice = sampler.lattice(1.0, 1.0) if kinds else Lattice.around(1.0, 1.0, sampler.tilt)
     sampler.losses(np.random.default_rng(1), 1)  # tables are built once
     tracemalloc.start()
     try:
