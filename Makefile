@@ -10,7 +10,7 @@ run: $(VENV)/.train
 	@$(BIN)/ballsbins demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --durations=20
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations=20
 
 check: $(VENV)/.test
 	$(BIN)/ruff format --check

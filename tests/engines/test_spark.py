@@ -34,6 +34,7 @@ _spec.loader.exec_module(spark_cluster)
 
 # PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
 pytestmark = [
+    pytest.mark.xdist_group("spark"),  # one Java process serves them all
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings(
         r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
