@@ -82,13 +82,15 @@ def test_a_run_alone(tmp_path):
 def test_cards_side_by_side(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    for directory, sigma in (("one", 0.7), ("two", 0.9)):
-        Card(Mechanism(BallsAndBins(100), sigma), 1e-6).write(tmp_path / directory / "card.json")
+    for directory, delta in (("one", 1e-6), ("two", 1e-5)):
+        Card(Mechanism(BallsAndBins(100), 0.7), delta).write(tmp_path / directory / "card.json")
     paths = [tmp_path / "one/card.json", tmp_path / "two/card.json"]
     text = written(tmp_path / "cards.html", "--from", paths[0], "--from", paths[1])
     data = Elements(text).data["data"]
     assert [curve["name"] for curve in data["curves"]] == ["one/card", "two/card"]
     assert len(data["statements"]) == 2
+    assert "at δ = 1e-6, exact" in text
+    assert "at δ = 1e-5, exact" in text
 
 
 def test_a_claim_that_is_too_small_is_not_written(tmp_path):

@@ -72,6 +72,12 @@ def test_text_that_is_no_number_names_its_field(field, text):
     assert field_of(error.value) == field
 
 
+def test_a_name_of_the_library_leads_to_its_field():
+    with pytest.raises(InvalidInputError, match="num_examples is") as error:
+        question_from({**RUN, "examples": str(10**18), "max-batch-size": "9"})
+    assert field_of(error.value) == "examples"
+
+
 def test_what_is_missing_or_unknown():
     for name in ("noise-multiplier", "delta"):
         with pytest.raises(InvalidInputError) as error:

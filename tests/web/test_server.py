@@ -109,7 +109,8 @@ def test_no_files_no_other_methods_no_long_addresses(get):
     for path in ("/assets/../routes.py", "/assets/..%2froutes.py", "/assets/%2e%2e%2froutes.py", "/etc/passwd",
                  "/assets//etc/passwd", "/assets/page.html"):  # fmt: skip
         assert get(path)[0] == 404
-    assert get("/answer", method="POST")[0] == 405
+    status, _, words = get("/answer", method="POST")
+    assert (status, words) == (405, "This server only answers questions: use GET.\n")
     assert get(f"/answer?delta={'1' * 3000}")[0] == 414
 
 

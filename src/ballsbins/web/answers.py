@@ -15,7 +15,7 @@ from ballsbins.report.words import describe, name_of
 from ballsbins.samplers import Sampler
 
 POINTS = 48  # of a curve; the eye sees no more on a picture this wide
-_STRETCH = 1.25  # how far beyond its ε at δ a curve is drawn
+_STRETCH = 1.35  # how far beyond its ε at δ a curve is drawn
 _LARGEST_DRAWN = 60.0
 
 

@@ -42,12 +42,13 @@ def swatch(ink: int) -> str:
     )
 
 
-def row_html(row: Row, ink: int) -> str:
-    """A line of the table of runs."""
+def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
+    """A line of the table of runs, with its δ where not all have the same."""
+    at = f"at δ = {near(row.delta)}, " if delta else ""
     return (
         f'<th scope="row">{swatch(ink)}<span>{escape(row.name)}</span></th>'
         f'<td class="number">{escape(interval(row.bound))}</td>'
-        f'<td class="method">{escape(_how(row))}</td>'
+        f'<td class="method">{at}{escape(_how(row))}</td>'
     )
 
 

@@ -32,9 +32,13 @@ class Run:
 def page(title: str, runs: Sequence[Run], note: str = "") -> str:
     """The whole file."""
     inks = [markup.ink_of(run.row.name, position) for position, run in enumerate(runs)]
-    rows = "".join(f"<tr>{markup.row_html(run.row, ink)}</tr>" for run, ink in zip(runs, inks, strict=True))
     stated = [run for run in runs if run.statement is not None]
+    several = len(stated) > 1
     deltas = sorted({run.row.delta for run in runs})
+    rows = "".join(
+        f"<tr>{markup.row_html(run.row, ink, delta=len(deltas) > 1)}</tr>"
+        for run, ink in zip(runs, inks, strict=True)
+    )
     data = {
         "curves": [
             curve_data(run.row, run.points, ink, position)
@@ -57,13 +61,12 @@ def page(title: str, runs: Sequence[Run], note: str = "") -> str:
         title=escape(title),
         policy=_policy(scripts),
         style=markup.asset("style.css"),
-        headlines="".join(
-            f'<div class="card headline">{markup.headline_html(run.row)}</div>' for run in stated
-        ),
+        headlines="".join(_headline(run, several) for run in stated),
         delta=" and ".join(map(near, deltas)),
         rows=rows,
+        compared="" if several else " compared",
         note=escape(note),
-        statements="".join(_statement(run, position) for position, run in enumerate(stated)),
+        statements="".join(_statement(run, position, several) for position, run in enumerate(stated)),
         figure=script_json(json.loads(chart.figure_json(inks))),
         data=script_json(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
@@ -90,9 +93,14 @@ def curve_data(row: Row, points: Points, ink: int, position: int) -> dict[str, A
     }
 
 
-def _statement(run: Run, position: int) -> str:
+def _headline(run: Run, several: bool) -> str:
+    name = f"<h2>{escape(run.row.name)}</h2>" if several else ""
+    return f'<div class="card headline">{name}{markup.headline_html(run.row)}</div>'
+
+
+def _statement(run: Run, position: int, several: bool) -> str:
     assert run.statement is not None
-    name = "Privacy statement" if position == 0 else f"Privacy statement: {run.row.name}"
+    name = f"Privacy statement: {run.row.name}" if several else "Privacy statement"
     return (
         f'<article class="card statement" data-statement="{position}"><header><h2>{escape(name)}</h2>'
         f'<div class="actions"><button type="button" data-copy="markdown">Copy Markdown</button>'

@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, str] = {
 }
 _WHOLE = ("examples", "batch-size", "steps", "epochs", "max-batch-size")
 _REAL = ("noise-multiplier", "delta", "epsilon")
-_ALIASES = {"num-examples": "examples", "redraw": "fixed-bins"}
+_ALIASES = {"num-examples": "examples"}
 _LONGEST = 40  # characters of a field; no number needs more
 
 
