@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from ballsbins import BallsAndBins, Mechanism
 from ballsbins.samplers import Key
 from ballsbins.training.clipping import clipped_sum
 from ballsbins.training.model import Model
 from ballsbins.training.noise import normals, step_words, words_for
 from ballsbins.training.step import Scalars, noise_words, private_gradient, with_noise
+from ballsbins.training.tail import REACH, missing_from_delta, tail_not_covered
 
 FALSE_ALARM = 1e-6
 GOLDEN = [1872301919, 1345563424]
@@ -47,8 +49,33 @@ def test_tails_are_normal(values):
         chance = 2 * stats.norm.sf(limit)
         beyond = int((np.abs(values) > limit).sum())
         assert stats.binomtest(beyond, SIZE, chance).pvalue > FALSE_ALARM
-    least = jnp.asarray(np.array([0, 0], np.uint32))  # the largest radius
-    assert 6.6 < float(np.linalg.norm(normals(least, 2))) < 6.8
+
+
+def test_noise_reaches_far_beyond_what_an_example_moves():
+    """What no noise can reach shows an example that is there, so the reach is a matter of privacy: see `tail`."""
+
+    def radius(first, finer):
+        return float(np.linalg.norm(normals(jnp.asarray(np.array([first, finer, 0], np.uint32)), 2)))
+
+    assert radius(0, 0) == pytest.approx(REACH, rel=1e-6)
+    assert radius(2**32 - 1, 2**32 - 1) == 0.0  # not a number would be as bad
+    # the radii just below are as dense as float32, not the few that 32 bits alone would give
+    uniform = (
+        np.array([0.5, 1.5, 3.5, 1e3 + 0.5, 1e9 + 0.5]) + 2.0**32 * np.array([0, 0, 0, 1, 7])
+    ) * 2.0**-64
+    found = [radius(*divmod(word, 2**32)) for word in (0, 1, 3, 2**32 + 1000, 7 * 2**32 + 10**9)]
+    np.testing.assert_allclose(found, np.sqrt(-2 * np.log(uniform)), rtol=1e-6)
+
+
+def test_the_best_test_of_an_example_gains_no_more_than_delta_from_the_reach():
+    """σ = 0.35 and T = 1000 have ε ≈ 10.17 at δ = 1e-6; noise of 32 bits was beyond reach with probability 4.7e-5."""
+    mechanism = Mechanism(BallsAndBins(1000), 0.35)
+    assert stats.norm.sf(REACH - 1 / 0.35) < missing_from_delta(mechanism) < 1e-8
+    assert stats.norm.sf(np.sqrt(2 * 33 * np.log(2)) - 1 / 0.35) > 40e-6  # what this is about
+    assert tail_not_covered(mechanism, 1e-6) == ()
+    (said,) = tail_not_covered(Mechanism(BallsAndBins(1000), 0.2), 1e-6)
+    assert "adds up to 4.2e-5 to δ" in said
+    assert missing_from_delta(Mechanism(BallsAndBins(1000), 0.01)) == 1.0
 
 
 def test_the_two_values_of_a_pair_are_unrelated(values):
@@ -64,9 +91,9 @@ def test_the_two_values_of_a_pair_are_unrelated(values):
 def test_sine_and_cosine_go_around_the_circle():
     """Angles of all quarters, their ends included: the direction is (2·word/2³² − 1/4) half turns, up to rotation."""
     angle = np.concatenate([np.arange(0, 2**32, 2**20, dtype=np.uint64), [2**32 - 1]]).astype(np.uint32)
-    radius = np.full_like(angle, 2**31)
+    radius, finer = np.full_like(angle, 2**31), np.zeros_like(angle)
     x, y = np.asarray(
-        normals(jnp.asarray(np.concatenate([radius, angle])), 2 * len(angle)), np.float64
+        normals(jnp.asarray(np.concatenate([radius, finer, angle])), 2 * len(angle)), np.float64
     ).reshape(2, -1)
     expected = np.sqrt(2 * np.log(2))
     np.testing.assert_allclose(np.hypot(x, y), expected, rtol=1e-6)

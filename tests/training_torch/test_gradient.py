@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from ballsbins import BallsAndBins, Mechanism, Poisson
 from ballsbins.samplers import Key, new_key
+from ballsbins.training.opacus.noise import StepNoise
+from ballsbins.training.tail import REACH
 
 TINY = 1e-9  # a noise multiplier that leaves the gradient to be seen
 MODES = ["hooks", "ghost"]
@@ -121,6 +124,25 @@ def test_noise_is_normal_with_deviation_sigma_times_clip(training, weighted, mod
     assert looks_standard(values)
     assert not looks_standard(values * 1.03)  # the test sees three per cent, on both sides
     assert not looks_standard(values * 0.97)
+
+
+class Words:
+    """A keystream whose words are all the same."""
+
+    def __init__(self, word):
+        self.word = word
+
+    def words64(self, stream, start, count):
+        return np.full(count, self.word, np.uint64)
+
+
+def test_noise_reaches_far_beyond_what_an_example_moves():
+    """A value that noise cannot reach shows an example that is there; fewer bits would reach 8.6 or less."""
+    noise = StepNoise(Key(bytes(32)), "run", 0)
+    noise._words = Words(0)
+    assert float(noise.normals(0, 0, 2).norm()) == pytest.approx(REACH, rel=1e-12)
+    noise._words = Words(2**64 - 1)
+    assert float(noise.normals(0, 0, 2).norm()) == 0.0  # not a number would be as bad
 
 
 def test_noise_of_steps_and_parameters_is_independent(training, weighted):

@@ -5,10 +5,12 @@ that was killed goes on with the very same noise. The words come from the same A
 another purpose. JAX's own generators would do, but their keys have 64 bits (Threefry) or are meant for speed alone
 (RBG), and on a processor with AES instructions they are about ten times slower than AES: see benchmarks/training.py.
 
-**Precision.** Two words make two values: a radius √(−2 log u) with u a multiple of 2⁻³² and an angle that is one of
-2³². Values reach 6.7 standard deviations, which a normal variable exceeds with probability 3·10⁻¹¹; they are float32,
-as is all arithmetic of the step. Like that of all training libraries this is an approximation of the continuous
-Gaussian for which privacy is proved, and the privacy statement says so.
+**Precision.** Three words make two values: a radius √(−2 log u) with u a multiple of 2⁻⁶⁴ and an angle that is one of
+2³². Values reach 9.4 standard deviations. How far they reach matters more than how rarely a normal variable is beyond
+it: an example moves a sum by 1/σ standard deviations, and a value that noise alone cannot reach shows that it was
+there (see `tail`). Values are float32, as is all arithmetic of the step. Like that of all training
+libraries this is an approximation of the continuous Gaussian for which privacy is proved, and the privacy statement
+says so.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ SOURCE = "AES-256 in counter mode and the Box–Muller transform, in 32-bit floa
 
 
 def words_for(size: int) -> int:
-    """How many 32-bit words `size` normal values need: one each, in pairs."""
-    return size + size % 2
+    """How many 32-bit words `size` normal values need: three for each pair."""
+    return 3 * (-(-size // 2))
 
 
 def step_words(key: Key, run: bytes, step: int, count: int) -> NDArray[np.uint32]:
@@ -38,9 +40,12 @@ def step_words(key: Key, run: bytes, step: int, count: int) -> NDArray[np.uint32
 
 
 def normals(words: jax.Array, size: int) -> jax.Array:
-    """Turn an even number of uniform 32-bit words into `size` independent standard normal values."""
-    first, second = words.reshape(2, -1)
-    uniform = (first.astype(jnp.float32) + 0.5) * np.float32(2.0**-32)  # in (0, 1]: exact where it is small
+    """Turn uniform 32-bit words, three for each pair, into `size` independent standard normal values."""
+    first, finer, second = words.reshape(3, -1)
+    fraction = (finer.astype(jnp.float32) + 0.5) * np.float32(2.0**-32)
+    uniform = (first.astype(jnp.float32) + fraction) * np.float32(
+        2.0**-32
+    )  # in (0, 1]: fine where it is small
     radius = jnp.sqrt(-2.0 * jnp.log(uniform))
     sine, cosine = _sine_cosine(second)
     return jnp.concatenate([radius * cosine, radius * sine])[:size]

@@ -46,6 +46,7 @@ from ballsbins.training.step import (
     private_step,
     scores,
 )
+from ballsbins.training.tail import tail_not_covered
 
 CHECKPOINT, MODEL, CARD, STATEMENT = "checkpoint.npz", "model.npz", "card.json", "statement.md"
 _STOPPED = (
@@ -290,7 +291,7 @@ class _Run:
             num_examples=self.num_examples,
             planned=plan.mechanism if early else None,
             metrics=dict(metrics),
-            not_covered=(*more, *((_STOPPED,) if early else ())),
+            not_covered=(*more, *((_STOPPED,) if early else ()), *tail_not_covered(mechanism, delta)),
             key_commitment=self.key.commitment(),
             key_secret=self.key.is_secret,
             noise=SOURCE,

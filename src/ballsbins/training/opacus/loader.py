@@ -14,6 +14,7 @@ from ballsbins.training.opacus.accountant import BallsBinsAccountant
 from ballsbins.training.opacus.collate import StandInCollate
 from ballsbins.training.opacus.noise import SOURCE
 from ballsbins.training.opacus.run import Run
+from ballsbins.training.tail import tail_not_covered
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
 
@@ -114,7 +115,7 @@ class BallsBinsLoader(DataLoader[Any]):
             num_examples=run.num_examples,
             planned=None if mechanism == run.mechanism else run.mechanism,
             metrics=dict(metrics or {}),
-            not_covered=not_covered,
+            not_covered=(*not_covered, *tail_not_covered(mechanism, delta)),
             key_commitment=run.key.commitment(),
             key_secret=run.key.is_secret,
             noise=SOURCE,

@@ -4,10 +4,10 @@ torch's generators will not do: the one for the CPU takes 32 bits of a seed, so 
 and none is made to withstand somebody who sees its output. The words come from the same AES-256 keystream as the
 batches, under another purpose, and Box and Muller's transform makes them normal.
 
-**Precision.** Uniform values have 53 bits, normal ones are computed and added in float64 and reach 8.6 standard
-deviations; the noisy sum is then rounded to the type of the gradient. So the low bits of a float32 gradient carry no
-more than the sum does, unlike float32 noise, whose gaps show. It remains an approximation of the continuous Gaussian
-for which privacy is proved.
+**Precision.** Uniform values are multiples of 2⁻⁶⁴, rounded to 53 bits; normal ones are computed and added in float64
+and reach 9.4 standard deviations (`training.tail` says why that matters). The noisy sum is then rounded to the type
+of the gradient. So the low bits of a float32 gradient carry no more than the sum does, unlike float32 noise, whose
+gaps show. It remains an approximation of the continuous Gaussian for which privacy is proved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StepNoise:
         """Give the standard normal values start … start + count − 1 of a parameter, in float64; `start` is even."""
         pairs = -(-count // 2)
         words = self._words.words64(parameter, start, 2 * pairs).reshape(2, pairs)
-        uniform = torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+        uniform = torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-64)  # in (0, 1]
         radius = torch.sqrt(-2.0 * torch.log(uniform[0]))
         angle = 2.0 * math.pi * uniform[1]
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count]
