@@ -46,7 +46,7 @@ from ballsbins.training.trainer import DivergedError, InMemory, train
 SAMPLERS = {"shuffle": Shuffle, "Poisson": Poisson, "balls-and-bins": BallsAndBins}
 TINY, LARGE = 1e-3, 0.1  # up to the first the paper sees Poisson behind; from the second the axis is linear
 MARGIN = 0.005  # AUC that counts as alike
-ERROR = 1e-3  # probability with which a claim that holds is found not to, or the reverse
+ERROR = 1e-2  # probability with which each claim is found to hold although it does not
 
 
 class Settings(NamedTuple):
@@ -71,7 +71,7 @@ PAPER_RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
 SCALES = {
     "small": Settings((64, 128), (64,), (1e-3, 0.4), (0.02,), (0.02,), (1.0,), 2, 4, (16,), 1e-4, 4000, 200),
     "quick": Settings(
-        (128, 256, 512, 1024), (256, 1024), PAPER_NOISE, (1e-2, 2e-2), (1e-2, 2e-2), (1.0, 10.0), 3, 8, (64, 64),
+        (64, 128, 256, 512), (256, 512), PAPER_NOISE, (1e-2, 2e-2), (2e-2,), (1.0, 10.0), 3, 8, (64, 64),
         1e-5, 60_000, 2000,
     ),
     "full": Settings(
@@ -202,7 +202,7 @@ def difference(part, one, two):
 
 
 def judge(found):
-    """What the paper claims, and whether it shows: by Student's t, at an error probability of ERROR each."""
+    """What the paper claims: whether it shows, and whether its contrary does, by Student's t at ERROR each."""
     verdicts = []
     for group, part in groups(found).items():
         pairs = [("balls-and-bins", "shuffle", "alike")]
@@ -211,7 +211,10 @@ def judge(found):
         for one, two, kind in pairs:
             gap, error, freedom = difference(part, one, two)
             reach = float(stats.t.isf(ERROR, freedom)) * error
-            shows = abs(gap) + reach <= MARGIN if kind == "alike" else gap - reach > 0.0
+            if kind == "alike":
+                shows, contrary = abs(gap) + reach <= MARGIN, abs(gap) - reach > MARGIN
+            else:
+                shows, contrary = gap - reach > 0.0, gap + reach < 0.0
             text = f"within {MARGIN:g} of" if kind == "alike" else "above"
             verdicts.append(
                 {
@@ -219,16 +222,18 @@ def judge(found):
                     "difference": round(gap, 6),
                     "reach": round(reach, 6),
                     "shows": bool(shows),
+                    "contrary_shows": bool(contrary),
                 }
             )
     return verdicts
 
 
-def state(verdicts, console, *, must):
-    """Print what shows and what does not; fail on what must. Two or three runs cannot show small differences."""
+def state(verdicts, console, *, must_show):
+    """Print what shows and what does not. Fail where the contrary shows, and, if asked, where "above" does not."""
     for v in verdicts:
         text = f"{v['claim']} (difference {v['difference']:+.4f} ± {v['reach']:.4f})"
-        if v["shows"] or v["claim"] in must:
+        asserted = v["contrary_shows"] or (must_show and "above" in v["claim"])
+        if v["shows"] or asserted:
             claim(console, text, v["shows"])
         else:
             console.print(f"[yellow]does not show here[/yellow]  {text}", highlight=False)
@@ -324,11 +329,6 @@ def load(settings, data):
         return InMemory.of(dataset), facts
 
 
-# What must show on generated data at the quick scale, or the experiment fails. On real data nothing is known
-# beforehand: the verdicts are printed.
-MUST = frozenset()
-
-
 def run(scale, out, console, data=None, settings=None):
     chosen = SCALES[scale] if settings is None else settings
     loaded, facts = load(chosen, data)
@@ -353,4 +353,5 @@ def run(scale, out, console, data=None, settings=None):
     first = [p for p in found if p["noise_multiplier"] == 0.0 and p["batch_size"] == min(chosen.batch_sizes)]
     best = min(np.mean(p["auc"]) for p in first)
     claim(console, f"without noise every sampler learns (AUC {best:.3f} or more, above 0.6)", best > 0.6)
-    state(result["verdicts"], console, must=MUST if scale == "quick" and data is None else frozenset())
+    # On generated data Poisson is behind by many standard errors; on other data nobody knows beforehand.
+    state(result["verdicts"], console, must_show=scale == "quick" and data is None)
