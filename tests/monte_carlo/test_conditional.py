@@ -12,6 +12,7 @@ from ballsbins.accounting.monte_carlo import orders
 from ballsbins.accounting.monte_carlo.conditional import Conditional
 from ballsbins.accounting.monte_carlo.estimate import Lattice, Tally
 from ballsbins.accounting.monte_carlo.run import Job, run
+from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
 
 BETA = 1e-6
@@ -114,3 +115,21 @@ def test_one_set_of_samples_serves_a_curve():
     assert np.all(found.lower <= exact.upper)
     assert np.all(found.upper >= exact.lower)
     assert np.all(found.upper[1:] < 1.2 * exact.upper[1:])
+
+
+def test_resumed_equals_uninterrupted(tmp_path):
+    sampler = Conditional(0.5, 100, 3)
+    job = Job(sampler, sampler.lattice(4.0, 4.0), 50_000)
+
+    def stop(outcomes, over):
+        if not over and outcomes[0].tally.count >= 20_000:
+            raise KeyboardInterrupt
+
+    state = tmp_path / "state.npz"
+    part = run([job], seed=3, state=StateFile(state), progress=stop)[0]
+    assert 20_000 <= part.tally.count < 50_000
+    resumed, whole = run([job], seed=3, state=StateFile(state))[0], run([job], seed=3)[0]
+    assert resumed.tally.count == whole.tally.count == 50_000
+    assert np.array_equal(resumed.tally.high, whole.tally.high)
+    assert resumed.log_delta(4.0, 1e-3).upper == whole.log_delta(4.0, 1e-3).upper
+    assert part.log_delta(4.0, 1e-3).upper > whole.log_delta(4.0, 1e-3).upper

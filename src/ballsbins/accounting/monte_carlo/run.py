@@ -173,17 +173,18 @@ class _Running:
         self.job, self.blocks = job, -(-job.samples // self.size)
         self.question = f"{job.sampler!r} {job.lattice!r} seed={seed} stream={job.stream} block={self.size}"
         entry = None if state is None else state.get(self.question)
-        begin, self.done = _start(job.sampler, job.lattice, job.samples, entry)
+        begin, done = _start(job.sampler, job.lattice, job.samples, entry)
         self.outcome = replace(begin, epsilon=job.epsilon)
         if self.outcome.tally.count > job.samples:
             advice = "Ask for as many or more, or name another file."
             found = f"at least {self.outcome.tally.count}, the number saved in the state file"
             raise InvalidInputError("samples", job.samples, found, advice)
-        self._whole = self.outcome  # without a last, partial block: what can be continued
+        # without a last, partial block: what can be continued. One name for both, as Ctrl-C may come at any time
+        self._kept = self.outcome, done
 
     def tasks(self, k: int) -> Iterator[tuple[float, int, int, int]]:
         """Runs of blocks that end at every power of two; the share of the job done, job k, first and last block."""
-        done = self.done
+        _, done = self._kept
         while done < self.blocks:
             look = 1 << done.bit_length() if done else 1
             stop = min(self.blocks, look, done + max(1, min(16, done // 4)))
@@ -199,16 +200,16 @@ class _Running:
         if last & (last - 1) == 0 and last * self.size <= self.job.samples:  # 1, 2, 4, … blocks
             self.outcome = replace(self.outcome, look=last.bit_length() - 1, looked=self.outcome.tally)
         if last * self.size <= self.job.samples:
-            self._whole, self.done = self.outcome, last
+            self._kept = self.outcome, last
 
     def stop(self) -> None:
         """Leave it at what can be continued, unless it is complete."""
         if self.outcome.tally.count < self.job.samples:
-            self.outcome = self._whole
+            self.outcome, _ = self._kept
 
     def save(self, state: StateFile) -> None:
         """Keep what can be continued."""
-        state.put(self.question, _entry(self._whole, self.done))
+        state.put(self.question, _entry(*self._kept))
 
 
 def _drawn(
