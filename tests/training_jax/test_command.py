@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,10 +56,13 @@ def options(place, out, *more):
 
 @pytest.fixture(scope="module")
 def whole(place):
-    """One run to the end, by the command."""
-    shown = run(
-        *options(place, place / "whole", "--noise-multiplier", 0.9, "--steps", 300, "--max-batch-size", 60)
+    """One run to the end, by the command; "begun" holds its first step, for others to continue the same run."""
+    command = options(
+        place, place / "whole", "--noise-multiplier", 0.9, "--steps", 300, "--max-batch-size", 60
     )
+    run(*command, "--stop-after", 1)
+    shutil.copytree(place / "whole", place / "begun")
+    shown = run(*command)
     return shown.output, load(place / "whole" / "model.npz")[1]
 
 
@@ -95,6 +99,7 @@ def test_the_target_is_met(place):
 def test_killed_at_any_point_and_resumed_has_the_same_bits(place, whole):
     """Killed outright at two places, one of them likely while a checkpoint is being written; then to the end."""
     out = place / "killed"
+    shutil.copytree(place / "begun", out)
     command = options(place, out, "--noise-multiplier", 0.9, "--steps", 300, "--max-batch-size", 60)
     command = [
         sys.executable,
@@ -105,7 +110,7 @@ def test_killed_at_any_point_and_resumed_has_the_same_bits(place, whole):
         "0",
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    taken = [0]
+    taken = [1]
     for after in (0.0, 0.05):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
@@ -138,6 +143,7 @@ def test_batch_files_give_the_same_result(place, whole):
             "--steps", 300, "--max-batch-size", 60, "--examples", 2400, *padding,
         )  # fmt: skip
         out = place / f"from {name}"
+        shutil.copytree(place / "begun", out)
         run(*options(place, out, "--noise-multiplier", 0.9, "--batches", place / name))
         assert same(load(out / "model.npz")[1], whole[1])
 

@@ -125,6 +125,15 @@ def test_every_parameter_has_noise_of_the_stated_scale(wide):
     assert len(np.unique(every)) > 0.99 * len(every)  # no part repeats another's noise
 
 
+def test_parts_do_not_share_their_noise():
+    zeros = np.zeros(100_000, np.float32)
+    words = step_words(Key.from_seed(2), b"r", 3, 2 * words_for(zeros.size))
+    first, second = (np.asarray(part) for part in jax.jit(with_noise)((zeros, zeros), words, np.float32(1.0)))
+    bound = stats.norm.isf(FALSE_ALARM / 2) / np.sqrt(zeros.size)
+    for f in (lambda x: x, np.square):
+        assert abs(np.corrcoef(f(first), f(second))[0, 1]) < bound
+
+
 def test_a_step_on_an_empty_batch_is_noise_divided_by_the_expected_size(model, parameters, batch):
     empty = batch._replace(weights=np.zeros_like(batch.weights))
     words = step_words(Key.from_seed(2), b"r", 3, noise_words(model))

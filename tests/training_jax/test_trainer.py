@@ -1,5 +1,6 @@
 """Whole runs: what they compute, what they refuse, and what they leave behind."""
 
+import shutil
 from dataclasses import replace
 
 import jax
@@ -71,6 +72,18 @@ def test_every_step_has_noise_of_its_own(data, plan):
     assert 0.1 < share < 0.6  # 1 if all steps had the same noise, 0 without any
 
 
+def test_the_learning_rate_falls_along_a_cosine(data, plan):
+    """Adam's first step is as large as its rate; its last one is bounded by the rate there, a 200th of the first."""
+    at = {stop: train(data, plan, key=SEED, stop_after=stop).parameters for stop in (0, 1, 23, 24)}
+
+    def largest(a, b):
+        pairs = zip(jax.tree.leaves(at[a]), jax.tree.leaves(at[b]), strict=True)
+        return max(float(np.abs(np.asarray(x) - np.asarray(y)).max()) for x, y in pairs)
+
+    assert largest(0, 1) == pytest.approx(plan.learning_rate, rel=1e-3)
+    assert 0.0 < largest(23, 24) < 0.03 * plan.learning_rate
+
+
 def test_the_card_states_what_was_run(data, plan):
     once = replace(plan, epochs=1)
     result = train(data, once, key=SEED, delta=1e-5)
@@ -112,6 +125,18 @@ def test_a_run_in_two_parts_has_the_same_bits(data, plan, whole, tmp_path, stop)
     again = train(data, plan, key=SEED, directory=tmp_path)  # nothing is left to do
     assert same(again.parameters, whole.parameters)
     assert len(arrays) == 3 * 7 + 1
+
+
+def test_two_runs_with_one_secret_key_do_not_share_noise(data, plan, tmp_path):
+    """Else models trained on data sets that differ in one example would differ by that example's gradients alone."""
+    key = new_key()
+    first = train(data, plan, key=key, directory=tmp_path / "one", stop_after=1, checkpoint_seconds=0.0)
+    second = train(data, plan, key=key, directory=tmp_path / "two", stop_after=1)
+    assert not same(first.parameters, second.parameters)
+    (tmp_path / "three").mkdir()
+    shutil.copy(tmp_path / "one" / trainer.CHECKPOINT, tmp_path / "three")
+    ended = [train(data, plan, key=key, directory=tmp_path / name, stop_after=9) for name in ("one", "three")]
+    assert same(ended[0].parameters, ended[1].parameters)  # what is continued keeps its noise
 
 
 def test_what_is_left_behind(data, plan, tmp_path):
