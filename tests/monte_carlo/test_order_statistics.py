@@ -102,6 +102,7 @@ def test_what_rounding_of_v_can_do():
         assert np.all(change <= 1.1 * rounding(s, draws))
 
 
+@pytest.mark.slow  # compiling takes seconds
 @pytest.mark.parametrize("above", [False, True])
 def test_compiled_is_the_same_bit_for_bit(above, monkeypatch):
     pytest.importorskip("numba")
