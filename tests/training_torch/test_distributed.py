@@ -24,7 +24,8 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as D
 spec = importlib.util.spec_from_file_location("problems", {conftest!r})
 problems = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(problems)
-from ballsbins import BallsAndBins, Mechanism
+from ballsbins import BallsAndBins, Mechanism, new_key
+from ballsbins.errors import InvalidInputError
 from ballsbins.training.opacus import make_private
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
@@ -52,7 +53,18 @@ def train(mode):
     vector = torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
     return {{"lengths": lengths, "history": loader.accountant.history, "shares": shares, "vector": vector}}
 
-torch.save({{mode: train(mode) for mode in ("hooks", "ghost")}}, folder + "/rank" + str(rank))
+refused = ""
+try:
+    net = problems.Net()
+    make_private(
+        Mechanism(BallsAndBins({steps}), 1.0), DPDDP(net), torch.optim.SGD(net.parameters(), lr=0.3),
+        problems.Weighted({examples}), max_grad_norm=1.0, key=new_key(),
+    )
+except InvalidInputError as error:
+    refused = str(error)
+
+seen = {{mode: train(mode) for mode in ("hooks", "ghost")}}
+torch.save(seen | {{"refused": refused}}, folder + "/rank" + str(rank))
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -98,6 +110,14 @@ def test_two_ranks_in_lockstep_train_the_model_of_one(training, weighted, ranks,
     for _ in range(EPOCHS):
         alone.gradients()
     assert torch.allclose(alone.vector(), one["vector"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_ranks_with_keys_of_their_own_are_refused(ranks):
+    """An example would be in two steps of the epoch, or in none, and the claim would be wrong."""
+    for number, rank in enumerate(ranks):
+        assert f"the key's commitment on rank {number}" in rank["refused"]
+        assert "the same on all ranks" in rank["refused"]
 
 
 def test_a_model_that_is_not_wrapped_is_refused_where_several_train(

@@ -62,6 +62,7 @@ def make_private(
         mechanism, num_examples, as_key(key), clip_norm, rank=rank, world_size=world_size, lookahead=ahead
     )
     run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
+    _require_one_run(run, loss_reduction)
     loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
     accountant.configure(run)
     try:
@@ -139,6 +140,31 @@ def _accountant(engine: PrivacyEngine | None) -> tuple[BallsBinsAccountant, Priv
             f"Make it with PrivacyEngine(accountant={NAME!r}): Poisson accounting of other batches is wrong.",
         )
     return accountant, engine
+
+
+def _require_one_run(run: Run, loss_reduction: str) -> None:
+    """Refuse ranks that draw from different keys or plans: an example could then be in two steps, or in none."""
+    if run.world_size == 1:
+        return
+    mine = {
+        "the key's commitment": run.key.commitment(),
+        "the mechanism": repr(run.mechanism),
+        "the number of examples": run.num_examples,
+        "max_grad_norm": run.clip_norm,
+        "loss_reduction": loss_reduction,
+    }
+    found: list[Any] = [None] * run.world_size
+    torch.distributed.all_gather_object(found, mine)
+    for name, value in mine.items():
+        seen = [facts[name] for facts in found]
+        if any(other != seen[0] for other in seen):
+            raise InvalidInputError(
+                f"{name} on rank {run.rank}",
+                value,
+                f"the same on all ranks (here {seen})",
+                "Every rank draws its share of one and the same batch: give all of them the key of one file, with "
+                "Key.from_file, and the same plan. new_key() in each process makes as many keys.",
+            )
 
 
 def _ranks(model: nn.Module) -> tuple[int, int]:
