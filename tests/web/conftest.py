@@ -89,7 +89,9 @@ def chromium():
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # while it is open, this thread has a running event loop, which others must not meet
 def playwright():
     from playwright.sync_api import sync_playwright
 

@@ -131,10 +131,11 @@ def drawn(page):
           return canvases.some((canvas) => {
             if (!canvas.width || !canvas.height) return false;
             const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            let count = 0; // more than a dot has
             for (let i = 0; i < data.length; i += 4) {
-              if (Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12) return true;
+              count += Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 12;
             }
-            return false;
+            return count > 200;
           });
         }"""
     )

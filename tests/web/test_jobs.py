@@ -17,11 +17,11 @@ async def collect(workers, work, *arguments):
     return [result async for result in workers.results(work, *arguments)]
 
 
-def with_workers(scenario, count=1, seconds=30.0):
+def with_workers(scenario, count=1, seconds=30.0, urgent=False):
     """Run a scenario with workers that are ended afterwards."""
 
     async def run():
-        workers = Workers(count, seconds, urgent=True)
+        workers = Workers(count, seconds, urgent=urgent)
         try:
             return await scenario(workers)
         finally:
@@ -79,6 +79,27 @@ def test_what_nobody_waits_for_is_ended():
         assert await collect(workers, range, 2) == [0, 1]
 
     with_workers(scenario)
+
+
+def test_urgent_work_that_nobody_waits_for_is_outlasted_unless_it_takes_too_long():
+    async def scenario(workers):
+        await collect(workers, range, 1)
+        process = workers._idle[0]
+        for seconds, same in ((30.0, True), (0.3, False)):
+            workers.seconds = seconds
+            nap = 0.2 if same else 3600
+            asking = asyncio.create_task(collect(workers, time.sleep, nap))
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            workers.seconds = 30.0
+            assert await collect(workers, range, 2) == [0, 1]
+            assert (workers._idle == [process]) is same
+        process._process.join(10)
+        assert not process._process.is_alive()
+
+    with_workers(scenario, urgent=True)
 
 
 def test_a_process_that_dies_is_replaced():

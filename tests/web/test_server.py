@@ -217,3 +217,6 @@ def refused(words, reason):
 def test_it_listens_on_this_machine_alone():
     with serving() as (_, address):
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+        # who listens on all addresses listens on this one too
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", urlsplit(address).port), timeout=10)

@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -21,6 +22,7 @@ from ballsbins.errors import BallsBinsError
 MEMORY = 4 * 2**30  # bytes that one worker may reserve
 
 Work = Callable[..., Iterator[Any]]
+Inbox = asyncio.Queue[tuple[str, Any]]
 
 
 class TooLongError(BallsBinsError):
@@ -40,6 +42,7 @@ class Workers:
         self._count, self._urgent = count, urgent
         self._turn = asyncio.Semaphore(count)
         self._idle: list[_Worker] = []
+        self._outlasting: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -47,33 +50,61 @@ class Workers:
         self._idle = [_Worker(self._urgent) for _ in range(self._count)]
 
     async def results(self, work: Work, *arguments: Any) -> AsyncIterator[Any]:
-        """What `work(*arguments)` yields, one by one; leaving the loop early kills the process."""
-        async with self._turn:
-            worker = self._idle.pop() if self._idle else _Worker(self._urgent)
-            finished = False
-            try:
-                async for result in worker.do(work, arguments, self.seconds):
-                    yield result
-                finished = True
-            except TimeoutError:
-                raise TooLongError(
-                    f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
-                    "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
-                ) from None
-            except BallsBinsError as error:
-                finished = not isinstance(error, DiedError)  # the work's own error: the process is well
-                raise
-            finally:
-                if finished and not self._closed:
-                    self._idle.append(worker)
-                else:
-                    worker.kill()
-                    if not self._closed:
-                        self._idle.append(_Worker(self._urgent))
+        """What `work(*arguments)` yields, one by one; whoever leaves early has the rest ended."""
+        await self._turn.acquire()
+        worker = self._idle.pop() if self._idle else _Worker(self._urgent)
+        inbox = worker.begin(work, arguments)
+        deadline = asyncio.get_running_loop().time() + self.seconds
+        state = "left"
+        try:
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    state, content = await inbox.get()
+                if state == "end":
+                    return
+                if state in ("error", "died"):
+                    raise content
+                state = "left"
+                yield content
+        except TimeoutError:
+            state = "late"
+            raise TooLongError(
+                f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
+                "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
+            ) from None
+        finally:
+            if state == "left" and self._urgent:  # it is soon done: cheaper than another process
+                task = asyncio.create_task(self._outlast(worker, inbox, deadline))
+                self._outlasting.add(task)
+                task.add_done_callback(self._outlasting.discard)
+            else:
+                self._release(worker, well=state in ("end", "error"))
+
+    async def _outlast(self, worker: _Worker, inbox: Inbox, deadline: float) -> None:
+        """Wait for the end of what nobody wants any more."""
+        state = "result"
+        try:
+            async with asyncio.timeout_at(deadline):
+                while state == "result":
+                    state, _ = await inbox.get()
+        except TimeoutError:
+            state = "late"
+        finally:
+            self._release(worker, well=state in ("end", "error"))
+
+    def _release(self, worker: _Worker, *, well: bool) -> None:
+        """Let the next one have the process, or one in place of it."""
+        if not well or self._closed:
+            worker.kill()
+        if not self._closed:
+            self._idle.append(worker if well else _Worker(self._urgent))
+        self._turn.release()
 
     def close(self) -> None:
         """End all processes."""
         self._closed = True
+        for task in self._outlasting:
+            task.cancel()
         while self._idle:
             self._idle.pop().kill()
 
@@ -94,26 +125,25 @@ class _Worker:
         self._process.start()
         theirs.close()
 
-    async def do(self, work: Work, arguments: tuple[Any, ...], seconds: float) -> AsyncIterator[Any]:
-        """Have it done; errors that the work raised are raised here, TimeoutError if it takes too long."""
+    def begin(self, work: Work, arguments: tuple[Any, ...]) -> Inbox:
+        """Have it done; what comes of it arrives in the inbox, last an "end", an "error" or that it "died"."""
+        loop = asyncio.get_running_loop()
+        inbox: Inbox = asyncio.Queue()
         self._pipe.send((work, arguments))
-        deadline = asyncio.get_running_loop().time() + seconds
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    kind, content = await asyncio.to_thread(self._pipe.recv)
-            except TimeoutError:
-                raise
-            except (EOFError, OSError):
-                # killed by the system, for want of memory perhaps
-                raise DiedError(
-                    "The computation ended before its answer; ask for something smaller."
-                ) from None
-            if kind == "end":
-                return
-            if kind == "error":
-                raise content
-            yield content
+
+        def read() -> None:
+            state = "result"
+            while state == "result":
+                try:
+                    state, content = self._pipe.recv()
+                except (EOFError, OSError):  # killed, by us or by a system that is short of memory
+                    words = "The computation ended before its answer; ask for something smaller."
+                    state, content = "died", DiedError(words)
+                with suppress(RuntimeError):  # the loop has ended, and with it all who waited
+                    loop.call_soon_threadsafe(inbox.put_nowait, (state, content))
+
+        threading.Thread(target=read, daemon=True).start()
+        return inbox
 
     def kill(self) -> None:
         """End the process now; a thread that waits for it is woken by the closing pipe."""
