@@ -33,8 +33,8 @@ def words_for(size: int) -> int:
 def step_words(key: Key, run: bytes, step: int, count: int) -> NDArray[np.uint32]:
     """Return the words of one step of one run.
 
-    `run` tells runs apart, so that two models trained with one key under different plans do not share their noise,
-    which their difference would cancel.
+    `run` tells runs apart, so that two models trained with one key do not share their noise, which their difference
+    would cancel.
     """
     return Keystream(key, "training noise", run, step).words32(0, 0, count)
 

@@ -8,11 +8,14 @@
 `Plan(sampler, clip_norm=None)` trains without privacy, `Plan(sampler, clip_norm=1.0)` clips without noise. An integer
 as the key is a seed, for experiments. Nothing is written without a `directory`. With one, checkpoints are written as
 the run goes, and the same call continues a run that was killed: it ends with the very same parameters on the same
-machine. Runs of one shape (network, rows of a batch) share their compiled step within a process.
+machine. Another run with the same secret key has noise of its own, or the difference of two models would have none;
+only with a seed does everything repeat. Runs of one shape (network, rows of a batch) share their compiled step within
+a process.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -172,7 +175,12 @@ def train(
 
 
 class _Run:
-    """The state of a run and what it needs for its next step."""
+    """The state of a run and what it needs for its next step.
+
+    `_identity` is public and random: noise is drawn under it. Two runs with the same secret key and plan, on data
+    that differ in one example, would otherwise share their noise, and the difference of their models would be that
+    example's doing alone. A run that is continued keeps its identity. A seed has a fixed one: everything repeats.
+    """
 
     def __init__(
         self,
@@ -187,12 +195,14 @@ class _Run:
         self.expected = num_examples / plan.sampler.steps
         self.num_examples = num_examples
         self._facts, self._directory, self._saved = facts, directory, -1
-        self._digest, self._words = digest(facts), noise_words(model)
+        self._identity = secrets.token_hex(16) if key.is_secret else "seed"
+        self._words = noise_words(model)
         self._rates = np.asarray(
             optax.cosine_decay_schedule(plan.learning_rate, plan.total_steps)(np.arange(plan.total_steps)),
             np.float32,
         )
         self.state, self.steps = self._begin()
+        self._noise = digest(facts | {"identity": self._identity})
 
     def _begin(self) -> tuple[State, int]:
         path = None if self._directory is None else self._directory / CHECKPOINT
@@ -206,14 +216,19 @@ class _Run:
         checkpoint.clean(path.parent)
         structure = jax.tree.structure(jax.eval_shape(lambda: initial_state(self.model.zeros())))
         state: State = jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays])
-        self._saved = header["steps"]
+        self._saved, self._identity = header["steps"], header["identity"]
         return state, header["steps"]
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one already."""
         if self._directory is None or self._saved == self.steps:
             return
-        header = {"run": self._facts, "key_commitment": self.key.commitment(), "steps": self.steps}
+        header = {
+            "run": self._facts,
+            "identity": self._identity,
+            "key_commitment": self.key.commitment(),
+            "steps": self.steps,
+        }
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)]
         checkpoint.save(self._directory / CHECKPOINT, header, arrays)
         self._saved = self.steps
@@ -264,7 +279,7 @@ class _Run:
             return Watched(*watched)
         words = None
         if plan.noise_multiplier > 0.0:
-            words = step_words(self.key, self._digest, self.steps, self._words)
+            words = step_words(self.key, self._noise, self.steps, self._words)
         self.state, watched = private_step(self.model, self.state, batch, words, scalars)
         return Watched(*watched)
 
