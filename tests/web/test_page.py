@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -119,7 +121,8 @@ def test_names_cannot_become_markup(tmp_path):
         (("-s", 0.7, "-T", 100), "--delta is None"),
         (("-T", 100, "-d", 1e-6), "--noise-multiplier is None"),
         (("-s", 0, "-T", 100, "-d", 1e-6), r"noise_multiplier is 0\.0"),
-        (("--from", "card.json", "-d", 1e-6), "--from is 'card.json'"),
+        (("--from", "card.json", "-d", 1e-6), "--delta is 1e-06, but must be left out with --from"),
+        (("--from", "card.json", "-E", 2), "--epochs is 2"),
         (("--from", "nowhere.json"), "nowhere.json"),
     ],
 )
@@ -137,3 +140,23 @@ def test_where_to_write(tmp_path):
         written(tmp_path / "page.pdf", *run)
     with pytest.raises(ValueError, match="must be a file that can be written"):
         written(tmp_path / "missing" / "page.html", *run)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("bokeh", ["page", "-s", "0.7", "-T", "100", "-d", "1e-6", "-o", "page.html"]),
+        ("starlette", ["serve", "--no-browser"]),
+        ("uvicorn", ["serve", "--no-browser"]),
+    ],
+)
+def test_what_is_not_installed_answers_with_the_command(tmp_path, module, words):
+    start = "from ballsbins.cli import main; main()"
+    code = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = {words!r}; {start}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "pip install 'ballsbins[web]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -149,3 +149,13 @@ def mechanism_from(
         sampler, count, fixed_bins=fixed_bins, max_batch_size=max_batch_size, examples=examples
     )
     return Mechanism(chosen, noise_multiplier, epochs), derived
+
+
+def refuse_beside_cards(context: typer.Context, *allowed: str) -> None:
+    """A card states what was run: an option that could contradict it is an error."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            advice = "The card states what was run."
+            raise InvalidInputError(parameter.opts[0], context.params[name], "left out with --from", advice)

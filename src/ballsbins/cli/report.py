@@ -206,13 +206,7 @@ def _ends(bound: Any) -> tuple[str, str]:
 
 def _only_card(context: typer.Context, card: Path) -> Card:
     """Read the card; an option that would contradict it is an error."""
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if name not in ("card", "form", "out") and source is not None and source.name == "COMMANDLINE":
-            value = context.params[name]
-            advice = "The card states what was run."
-            raise InvalidInputError(parameter.opts[0], value, "left out with --from", advice)
+    options.refuse_beside_cards(context, "card", "form", "out")
     return Card.read(card)
 
 

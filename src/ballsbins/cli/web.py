@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ballsbins.cli import options
+from ballsbins.cli import options, report
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def page(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, ending in .html.")],
     cards: Annotated[
         list[Path] | None,
@@ -28,11 +29,11 @@ def page(
             "--from", help="Card of a training run, in place of the options below; may be repeated."
         ),
     ] = None,
-    noise_multiplier: Annotated[
+    noise_multiplier: report.NoiseOption = None,
+    delta: Annotated[
         float | None,
-        typer.Option("--noise-multiplier", "-s", help="σ.", rich_help_panel="What is run"),
+        typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel="What is run"),
     ] = None,
-    delta: Annotated[float | None, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")] = None,
     steps: options.StepsOption = None,
     epochs: options.EpochsOption = 1,
     sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
@@ -45,27 +46,22 @@ def page(
 ) -> None:
     """Curves, table and statement in one file. For example: ballsbins page -s 0.5 -T 1000 -d 1e-6 -o privacy.html"""
     from ballsbins.report.card import write_atomically
-    from ballsbins.web import compose
+    from ballsbins.web import chart, compose
 
     if out.suffix.lower() not in ENDINGS:
         raise InvalidInputError(
             "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
         )
+    chart.library()  # if it is not installed, say so before anything is computed
     if cards:
-        if noise_multiplier is not None or delta is not None:
-            advice = "A card states its own run and δ: give cards, or the options of a run."
-            raise InvalidInputError(
-                "--from", str(cards[0]), "left out if --noise-multiplier or --delta is given", advice
-            )
+        options.refuse_beside_cards(context, "cards", "out", "title")
         text = compose.of_cards(cards, title)
     else:
-        for name, value in (("--noise-multiplier", noise_multiplier), ("--delta", delta)):
-            if value is None:
-                raise InvalidInputError(
-                    name, None, "given", "Describe the run, or give its card with --from."
-                )
-        assert noise_multiplier is not None
-        assert delta is not None
+        if noise_multiplier is None or delta is None:
+            missing = "--noise-multiplier" if noise_multiplier is None else "--delta"
+            raise InvalidInputError(
+                missing, None, "given, or --from card.json", "Describe the run, or name its card."
+            )
         mechanism, _ = options.mechanism_from(
             sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
             batch_size=batch_size, max_batch_size=max_batch_size,

@@ -5,7 +5,7 @@ const byId = (id) => document.getElementById(id);
 const defaults = JSON.parse(byId("defaults").textContent);
 const knobs = new Map(); // field name → {field, slider, error, knob}
 const SAMPLERS = ["balls-and-bins", "poisson", "shuffle", "deterministic"];
-const PATIENCE = 400; // milliseconds that a first answer may take before a newer question replaces it
+const PATIENCE = 800; // milliseconds that a first answer may take before a newer question replaces it
 let statement = null;
 
 // ---- knobs: a field with a slider and a place for its error
@@ -113,6 +113,7 @@ function arrange() {
 
 let asking = null; // {controller, since, first: whether number and curve of balls-and-bins are there}
 let later = null;
+let remembering = null;
 
 function ask() {
   clearTimeout(later);
@@ -130,7 +131,8 @@ function ask() {
 }
 
 async function answer(mine, parameters) {
-  history.replaceState(null, "", `?${parameters}`);
+  clearTimeout(remembering); // browsers count changes of the address, and a slider makes many
+  remembering = setTimeout(() => history.replaceState(null, "", `?${parameters}`), 100);
   document.documentElement.dataset.state = "busy";
   const slow = setTimeout(() => {
     if (mine === asking) wait();
@@ -347,7 +349,7 @@ byId("use").addEventListener("click", () => {
   place("noise-multiplier");
   ask();
 });
-byId("share").addEventListener("click", () => copyText(location.href, byId("share")));
+byId("share").addEventListener("click", () => copyText(new URL(`?${query()}`, location.href).href, byId("share")));
 byId("export").addEventListener("click", exportPage);
 for (const kind of ["markdown", "text"]) {
   byId(`copy-${kind}`).addEventListener("click", () => copyText(statement[kind], byId(`copy-${kind}`)));
