@@ -35,6 +35,7 @@ from ballsbins import (
     Shuffle,
     UnreachableTargetError,
 )
+from ballsbins.cli.render import up
 from ballsbins.plots.style import look, new_panels
 from ballsbins.reproduce import claim, draw, write
 from ballsbins.training.criteo import DISPLAY_ADS, generate, prepare
@@ -274,7 +275,7 @@ def picture(result):
     for axes in panels[1:]:
         axes.axvline(0.0, color="#555555", linestyle=":", linewidth=1.2)
         axes.set_xlabel("σ (logarithmic left of the dotted line)")
-    panels[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
+    panels[-1].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
     return panels[0]
 
 
@@ -293,8 +294,8 @@ def table(result, console):
         sheet.add_row(f"{size:,}", f"{sigma:g}" if sigma else "none", *scores, *shown)
     console.print(sheet)
     console.print(
-        f"ε at δ = {result['delta']:g}. In brackets: without truncating batches to a fixed size; with it no ε is "
-        f"proved at this δ. For σ < {LARGE:g} ε is in the hundreds and more.",
+        f"ε is at most this, at δ = {result['delta']:g}. In brackets: without truncating batches to a "
+        f"fixed size; with it no ε is proved at this δ. For σ < {LARGE:g} ε is in the hundreds and more.",
         style="dim",
     )
 
@@ -303,9 +304,9 @@ def epsilon_text(point):
     if point["noise_multiplier"] < LARGE:
         return "–"
     if point["epsilon"] is not None:
-        return f"{point['epsilon']:.3g}"
+        return up(point["epsilon"], 3)
     plain = point["epsilon_without_truncation"]
-    return "not known" if plain is None else f"({plain:.3g})"
+    return "not known" if plain is None else f"({up(plain, 3)})"
 
 
 def load(settings, data):
