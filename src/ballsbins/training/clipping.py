@@ -9,6 +9,9 @@ min(1, C/norm). The signals are scaled by it, and each weight's gradient is then
     Σᵢ min(1, C/normᵢ)·∇ᵢ  =  aᵀ·(factor · g)
 
 That is the arithmetic of a plain gradient, with memory for batch × activations, never batch × parameters.
+
+An example whose norm is not a finite number adds nothing, as if it were ⊥. It must not end the run either: a run that
+stops, and says at which step, shows that the example is there and in which batch, whatever ε is.
 """
 
 from __future__ import annotations
@@ -24,15 +27,14 @@ MARGIN = 1e-4
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients, the weighted sum of losses (not private), and whether every norm is a number."""
+    """The sum of clipped gradients, and the weighted sum of losses (not private)."""
 
     gradient: Parameters
     loss: jax.Array
-    finite: jax.Array
 
 
 def clipped_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: Any) -> ClippedSum:
-    """Sum [∇ loss(x)]_C over the examples x of the batch; examples of weight 0 add nothing."""
+    """Sum [∇ loss(x)]_C over the examples x of the batch; those of weight 0 or without a finite norm add nothing."""
     inputs, rows, logits = model.forward(parameters, batch)
     g = (batch.weights * (jax.nn.sigmoid(logits) - batch.labels))[:, None]
     squares = jnp.zeros_like(logits)
@@ -49,15 +51,16 @@ def clipped_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: A
     squares += _squared(g)
     limit = clip_norm * (1.0 - MARGIN)
     factor = jnp.minimum(1.0, limit / jnp.maximum(jnp.sqrt(squares), 1e-30))[:, None]
+    usable = jnp.isfinite(squares)[
+        :, None
+    ]  # then all that was squared is finite; 0 times the others would not be 0
     layers = []
     for a, signal in zip(inputs, signals, strict=True):
-        scaled = factor * signal
-        layers.append(Layer(a.T @ scaled, scaled.sum(axis=0)))
-    spread = (factor * g).reshape(-1, model.embedding_dim)
+        scaled = jnp.where(usable, factor * signal, 0.0)
+        layers.append(Layer(jnp.where(usable, a, 0.0).T @ scaled, scaled.sum(axis=0)))
+    spread = jnp.where(usable, factor * g, 0.0).reshape(-1, model.embedding_dim)
     table = jnp.zeros_like(parameters.table).at[rows.reshape(-1)].add(spread)
-    return ClippedSum(
-        Parameters(table, tuple(layers)), losses(logits, batch).sum(), jnp.isfinite(squares).all()
-    )
+    return ClippedSum(Parameters(table, tuple(layers)), losses(logits, batch).sum())
 
 
 def _squared(rows: jax.Array) -> jax.Array:

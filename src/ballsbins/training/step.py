@@ -38,7 +38,9 @@ class Scalars(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What is looked at while training, none of it private: the mean loss of the batch, and whether all is finite."""
+    """The mean loss of the batch, which is not private, and whether all parameters are finite, which is as private as
+    they are.
+    """
 
     loss: jax.Array
     finite: jax.Array
@@ -56,10 +58,10 @@ def noise_words(model: Model) -> int:
 
 def private_gradient(
     model: Model, parameters: Parameters, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
-) -> tuple[Parameters, Watched]:
+) -> tuple[Parameters, jax.Array]:
     """Clip, sum, add noise to every parameter, and divide by the public n/T.
 
-    Without `words` no noise is added: clipping alone, which is not private.
+    Without `words` no noise is added: clipping alone, which is not private. Nor is the mean loss, given too.
     """
     clipped = clipped_sum(model, parameters, batch, scalars.clip_norm)
     gradient = clipped.gradient
@@ -68,7 +70,7 @@ def private_gradient(
         gradient = jax.lax.optimization_barrier(gradient)  # type: ignore[no-untyped-call]
         gradient = with_noise(gradient, words, scalars.noise)
     mean: Parameters = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
-    return mean, _watched(clipped.loss, clipped.finite, batch)
+    return mean, clipped.loss / batch.weights.sum()  # of an empty batch: not a number, and not shown
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -76,8 +78,9 @@ def private_step(
     model: Model, state: State, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
 ) -> tuple[State, Watched]:
     """Let Adam step along the private gradient."""
-    mean, watched = private_gradient(model, state.parameters, batch, words, scalars)
-    return _stepped(state, mean, scalars), watched
+    mean, loss = private_gradient(model, state.parameters, batch, words, scalars)
+    after = _stepped(state, mean, scalars)
+    return after, Watched(loss, _all_finite(after.parameters))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -89,7 +92,8 @@ def plain_step(model: Model, state: State, batch: Batch, scalars: Scalars) -> tu
 
     loss, gradient = jax.value_and_grad(total)(state.parameters)
     mean = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
-    return _stepped(state, mean, scalars), _watched(loss, jnp.isfinite(loss), batch)
+    after = _stepped(state, mean, scalars)
+    return after, Watched(loss / batch.weights.sum(), _all_finite(after.parameters))
 
 
 def with_noise(gradient: Parameters, words: jax.Array | NDArray[np.uint32], scale: Any) -> Parameters:
@@ -113,8 +117,8 @@ def _stepped(state: State, mean: Parameters, scalars: Scalars) -> State:
     return State(parameters, optimizer)
 
 
-def _watched(loss: jax.Array, finite: jax.Array, batch: Batch) -> Watched:
-    return Watched(loss / batch.weights.sum(), finite)  # of an empty batch: not a number, and not shown
+def _all_finite(parameters: Parameters) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(parameters)]))
 
 
 @functools.partial(jax.jit, static_argnums=0)
