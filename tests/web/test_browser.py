@@ -100,6 +100,21 @@ def test_bad_values_are_explained_beside_their_field(server, browse):
     browse.troubles[:] = [t for t in browse.troubles if "422" not in t]  # the browser logs the refusal
 
 
+def test_what_takes_longer_is_seen_to_be_under_way(server, browse):
+    page = browse(server)
+    page.fill("#epochs", "23")
+    page.wait_for_selector("#busy.on")
+    page.wait_for_selector("#headline:not(.stale) output")
+    assert "stale" in page.get_attribute(
+        "#statement", "class"
+    )  # an old statement must not look like the new one
+    assert page.is_disabled("#copy-text")
+    settled(page)
+    assert page.locator(".stale").count() == 0
+    assert page.locator("#busy.on").count() == 0
+    assert epsilon(page) == up(Mechanism(BallsAndBins(235), 0.6, 23).epsilon(1e-6).upper, 5)
+
+
 def test_curves_and_statement(server, browse):
     page = browse(server)
     curves = page.evaluate("chart.shown.map(c => [c.name, c.epsilon.length, c.upper[5]])")

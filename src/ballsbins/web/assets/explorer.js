@@ -111,7 +111,8 @@ function arrange() {
 
 // ---- asking
 
-let asking = null; // {controller, since, first: whether number and curve of balls-and-bins are there}
+// {controller, since, first: whether number and curve of balls-and-bins are there, fresh: what else is}
+let asking = null;
 let later = null;
 let remembering = null;
 
@@ -126,7 +127,7 @@ function ask() {
     }
   }
   asking?.controller.abort();
-  asking = { controller: new AbortController(), since: performance.now(), first: false };
+  asking = { controller: new AbortController(), since: performance.now(), first: false, fresh: new Set() };
   answer(asking, query());
 }
 
@@ -135,7 +136,7 @@ async function answer(mine, parameters) {
   remembering = setTimeout(() => history.replaceState(null, "", `?${parameters}`), 100);
   document.documentElement.dataset.state = "busy";
   const slow = setTimeout(() => {
-    if (mine === asking) wait();
+    if (mine === asking) wait(mine);
   }, 120);
   try {
     const response = await fetch(`answer?${parameters}`, { signal: mine.controller.signal });
@@ -143,7 +144,7 @@ async function answer(mine, parameters) {
       const text = await response.text();
       clearErrors();
       complain(wrong(text));
-      wait(); // what is shown answers another question
+      wait(mine); // what is shown answers another question
       offer(false);
       finish(mine, "error");
       return;
@@ -183,10 +184,11 @@ async function* lines(body) {
   }
 }
 
-function wait() {
+// fade what does not answer the question that is being asked
+function wait(mine) {
   byId("busy").classList.add("on");
   const places = ["headline", "calibration", "chart", "statement", "note", ...SAMPLERS.map((name) => `row-${name}`)];
-  places.forEach((id) => byId(id).classList.add("stale"));
+  places.filter((id) => !mine.fresh.has(id)).forEach((id) => byId(id).classList.add("stale"));
 }
 
 function finish(mine, state) {
@@ -203,9 +205,13 @@ function offer(yes, ...ids) {
 }
 
 function fill(id, html) {
-  const element = byId(id);
-  element.innerHTML = html; // every text in it was escaped by markup.py
-  element.classList.remove("stale");
+  byId(id).innerHTML = html; // every text in it was escaped by markup.py
+  refresh(id);
+}
+
+function refresh(id) {
+  asking.fresh.add(id);
+  byId(id).classList.remove("stale");
 }
 
 function receive(event, mine) {
@@ -226,11 +232,11 @@ function receive(event, mine) {
     curve() {
       chart.put(event, event.delta);
       if (event.position === 0) mine.first = true;
-      byId("chart").classList.remove("stale");
+      refresh("chart");
     },
     note() {
       byId("note").textContent = event.text;
-      byId("note").classList.remove("stale");
+      refresh("note");
     },
     calibration() {
       fill("calibration", event.html);
