@@ -10,8 +10,9 @@ min(1, C/norm). The signals are scaled by it, and each weight's gradient is then
 
 That is the arithmetic of a plain gradient, with memory for batch × activations, never batch × parameters.
 
-An example whose norm is not a finite number adds nothing, as if it were ⊥. It must not end the run either: a run that
-stops, and says at which step, shows that the example is there and in which batch, whatever ε is.
+An example whose norm is not a finite number adds nothing, as if it were ⊥: the sum keeps its sensitivity whatever
+the data holds. `finite` tells the operator, who then stops; that is for the operator's eyes, as the loss is: a run that
+stopped so shows that the example is there, whatever ε is, and is not to be published.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ MARGIN = 1e-4
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients, and the weighted sum of losses (not private)."""
+    """The sum of clipped gradients; and, not private, the weighted sum of losses and whether every norm is a number."""
 
     gradient: Parameters
     loss: jax.Array
+    finite: jax.Array
 
 
 def clipped_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: Any) -> ClippedSum:
@@ -51,16 +53,15 @@ def clipped_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: A
     squares += _squared(g)
     limit = clip_norm * (1.0 - MARGIN)
     factor = jnp.minimum(1.0, limit / jnp.maximum(jnp.sqrt(squares), 1e-30))[:, None]
-    usable = jnp.isfinite(squares)[
-        :, None
-    ]  # then all that was squared is finite; 0 times the others would not be 0
+    finite = jnp.isfinite(squares)
+    usable = finite[:, None]  # then all that was squared is finite; 0 times the others would not be 0
     layers = []
     for a, signal in zip(inputs, signals, strict=True):
         scaled = jnp.where(usable, factor * signal, 0.0)
         layers.append(Layer(jnp.where(usable, a, 0.0).T @ scaled, scaled.sum(axis=0)))
     spread = jnp.where(usable, factor * g, 0.0).reshape(-1, model.embedding_dim)
     table = jnp.zeros_like(parameters.table).at[rows.reshape(-1)].add(spread)
-    return ClippedSum(Parameters(table, tuple(layers)), losses(logits, batch).sum())
+    return ClippedSum(Parameters(table, tuple(layers)), losses(logits, batch).sum(), finite.all())
 
 
 def _squared(rows: jax.Array) -> jax.Array:

@@ -38,9 +38,7 @@ class Scalars(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """The mean loss of the batch, which is not private, and whether all parameters are finite, which is as private as
-    they are.
-    """
+    """What the operator sees, none of it private: the mean loss of the batch, and whether all is finite."""
 
     loss: jax.Array
     finite: jax.Array
@@ -58,10 +56,10 @@ def noise_words(model: Model) -> int:
 
 def private_gradient(
     model: Model, parameters: Parameters, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
-) -> tuple[Parameters, jax.Array]:
+) -> tuple[Parameters, Watched]:
     """Clip, sum, add noise to every parameter, and divide by the public n/T.
 
-    Without `words` no noise is added: clipping alone, which is not private. Nor is the mean loss, given too.
+    Without `words` no noise is added: clipping alone, which is not private.
     """
     clipped = clipped_sum(model, parameters, batch, scalars.clip_norm)
     gradient = clipped.gradient
@@ -70,7 +68,8 @@ def private_gradient(
         gradient = jax.lax.optimization_barrier(gradient)  # type: ignore[no-untyped-call]
         gradient = with_noise(gradient, words, scalars.noise)
     mean: Parameters = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
-    return mean, clipped.loss / batch.weights.sum()  # of an empty batch: not a number, and not shown
+    # the mean loss of an empty batch is not a number, and not shown
+    return mean, Watched(clipped.loss / batch.weights.sum(), clipped.finite)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
@@ -78,9 +77,9 @@ def private_step(
     model: Model, state: State, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
 ) -> tuple[State, Watched]:
     """Let Adam step along the private gradient."""
-    mean, loss = private_gradient(model, state.parameters, batch, words, scalars)
+    mean, watched = private_gradient(model, state.parameters, batch, words, scalars)
     after = _stepped(state, mean, scalars)
-    return after, Watched(loss, _all_finite(after.parameters))
+    return after, Watched(watched.loss, watched.finite & _all_finite(after.parameters))
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)

@@ -59,7 +59,7 @@ _STOPPED = (
 
 
 class DivergedError(BallsBinsError, ArithmeticError):
-    """A parameter is not a number. Names the step; no gradient does so, for that would show whose it is."""
+    """A gradient or a parameter is not a number. Names the step, for the operator alone."""
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,9 @@ class _Run:
     def _look(self, watched: Watched, steps: int, progress: Callable[[Progress], None] | None) -> None:
         if not bool(watched.finite):
             raise DivergedError(
-                f"A parameter after step {steps:,} of {self.plan.total_steps:,} is not a number: training stopped. "
-                "The last checkpoint is whole. Lower the learning rate."
+                f"A gradient or a parameter at step {steps:,} of {self.plan.total_steps:,} is not a number: training "
+                "stopped. The last checkpoint is whole. Lower the learning rate, or look for extreme values in the "
+                "data. Do not publish that it stopped, or where: no noise hides that."
             )
         if progress is not None:
             progress(Progress(steps, self.plan.total_steps, self.expected, float(watched.loss)))
