@@ -1,8 +1,10 @@
 """The parts that jax_privacy expects: batches, clipped gradients, noise, event; and the example."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from scipy import stats
 from ballsbins import BallsAndBins, Mechanism, Poisson, Shuffle
 from ballsbins.dp_events import MechanismAccountant
 from ballsbins.errors import InvalidInputError
-from ballsbins.samplers import Key
+from ballsbins.samplers import Key, new_key
 from ballsbins.training.jax_privacy import MechanismBatches, execution_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
@@ -86,15 +88,40 @@ def test_noise_has_the_scale_of_the_mechanism():
     assert not fits(scale / 1.05)
 
 
-def test_noise_follows_from_the_key_and_the_start():
-    def first(key, start):
-        plan = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=key, start=start)
-        noise = plan.noise_addition_transform
-        return np.asarray(noise.update(jnp.zeros(4), noise.init(jnp.zeros(4)))[0])
+def first_noise(key, start=0, size=4, mechanism=BINS):
+    plan = execution_plan(mechanism, num_examples=N, clip_norm=0.5, key=key, start=start)
+    noise = plan.noise_addition_transform
+    return np.asarray(jax.jit(noise.update)(jnp.zeros(size), noise.init(jnp.zeros(size)))[0])
 
-    np.testing.assert_array_equal(first(1, 0), first(1, 0))
-    assert not np.array_equal(first(1, 0), first(2, 0))
-    assert not np.array_equal(first(1, 0), first(1, 5))
+
+def test_noise_of_a_seed_follows_from_the_seed_and_the_start():
+    np.testing.assert_array_equal(first_noise(1, 0), first_noise(1, 0))
+    assert not np.array_equal(first_noise(1, 0), first_noise(2, 0))
+    assert not np.array_equal(first_noise(1, 0), first_noise(1, 5))
+
+
+def test_two_runs_with_one_secret_key_do_not_share_noise():
+    """Else the difference of their models, or σ₂ of the one less σ₁ of the other, would have none."""
+    key = new_key()
+    one, two = first_noise(key), first_noise(key)
+    other = first_noise(key, mechanism=replace(BINS, noise_multiplier=1.6)) / 2
+    assert not np.isclose(one, two).any()
+    assert not np.isclose(one, other).any()
+
+
+def test_noise_reaches_further_than_that_of_jax():
+    """jax.random.normal gives no value beyond 5.42 in float32; the values of this seed have one at 5.49."""
+    scale = 0.8 * 0.5 / (N / 8)
+    assert np.abs(first_noise(0, size=2**19)).max() / scale > 5.45
+
+
+def test_parts_and_steps_have_noise_of_their_own():
+    noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=3).noise_addition_transform
+    zeros = (jnp.zeros(50), jnp.zeros((5, 10)))
+    first, state = noise.update(zeros, noise.init(zeros))
+    second, _ = noise.update(zeros, state)
+    every = np.concatenate([np.ravel(part) for part in (*first, *second)])
+    assert len(np.unique(every)) == len(every) == 200
 
 
 def test_the_event_is_accounted_for():

@@ -13,6 +13,7 @@ The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.Mechan
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +26,11 @@ from ballsbins.dp_events import MechanismDpEvent
 from ballsbins.errors import InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Key, as_key, pad
-from ballsbins.training._jax import jax
+from ballsbins.training._jax import jax, optax
+from ballsbins.training.noise import normals, words_for
 
 try:
-    from jax_privacy import batch_selection, clipping, noise_addition
+    from jax_privacy import batch_selection, clipping
     from jax_privacy.experimental.execution_plan import DPExecutionPlan
 except ImportError as missing:
     raise MissingExtraError("The plan for jax_privacy", "jax") from missing
@@ -85,9 +87,9 @@ def execution_plan(
 ) -> Any:
     """Return jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
 
-    Gradients are divided by the public n/T, and the noise is scaled to that. The noise is jax_privacy's, with a key
-    that follows from ours; its state holds that key, so it is as secret. To resume without saving it, give the steps
-    already taken as `start`: batches go on from there, with fresh noise.
+    Gradients are divided by the public n/T, and the noise is scaled to that. Its state holds a key of its own, as
+    secret as yours: a fresh one for every plan, so that no two runs share noise, or for a seed always the same one.
+    To resume without saving it, give the steps already taken as `start`: batches go on from there, with fresh noise.
     """
     secret = as_key(key)
     advice = "It is the largest norm of one example's gradient."
@@ -98,10 +100,30 @@ def execution_plan(
     def clipped_grad(*args: Any, **kwargs: Any) -> Any:
         return clipping.clipped_grad(*args, **kwargs, l2_clip_norm=clip, normalize_by=expected)
 
-    words = np.frombuffer(secret.derive("jax_privacy noise", start)[:8], np.uint32)
-    noise = noise_addition.gaussian_privatizer(
-        stddev=mechanism.noise_multiplier * clip / expected,
-        prng_key=jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32"),
-    )
+    fresh = secrets.token_bytes(8) if secret.is_secret else secret.derive("jax_privacy noise", start)[:8]
+    noise = _gaussian(mechanism.noise_multiplier * clip / expected, fresh)
     batches = MechanismBatches(mechanism, secret, padded_to, start)
     return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism))
+
+
+def _gaussian(deviation: float, seed: bytes) -> optax.GradientTransformation:
+    """What jax_privacy's `gaussian_privatizer` is, with noise that reaches far enough.
+
+    `jax.random.normal` never exceeds 5.42 standard deviations in float32. An example moves a sum by 1/σ of them, so
+    at σ = 0.35 it would be seen to be there with probability 5·10⁻³, whatever ε is: see `training.tail`.
+    """
+    words = jax.numpy.asarray(np.frombuffer(seed, np.uint32))
+    root = jax.random.wrap_key_data(words, impl="threefry2x32")
+
+    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        now, later = jax.random.split(state)
+        leaves, structure = jax.tree.flatten(gradient)
+        noisy = []
+        for number, leaf in enumerate(leaves):
+            bits = jax.random.bits(jax.random.fold_in(now, number), (words_for(leaf.size),), jax.numpy.uint32)
+            drawn = normals(bits, leaf.size).reshape(leaf.shape)
+            noisy.append(leaf + (deviation * drawn).astype(leaf.dtype))
+        return jax.tree.unflatten(structure, noisy), later
+
+    return optax.GradientTransformation(lambda params: root, update)
