@@ -29,7 +29,7 @@ COMPOSED = {"doroshenko22connect", "koskela20computing"}
             COMPOSED,
         ),
     ],
-    ids=repr,
+    ids=lambda part: repr(part) if isinstance(part, Mechanism) else "",
 )
 def test_what_was_used(mechanism, method, has, has_not):
     keys = cited(mechanism, mechanism.curve.method if method is None else method)
