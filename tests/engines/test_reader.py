@@ -1,5 +1,6 @@
 """Batch files are read from any step, by any number of ranks, into PyTorch and JAX."""
 
+import shutil
 import threading
 
 import numpy as np
@@ -75,6 +76,17 @@ def test_a_part_with_other_rows_is_refused(stored, table, tmp_path):
     pq.write_table(table.slice(0, 5), copy / "epoch-000000" / "part-000000.parquet")
     with pytest.raises(DataError, match="does not have the rows it should have"):
         next(BatchFiles.open(copy).batches(0))
+
+
+def test_an_epoch_under_another_number_is_refused(stored, tmp_path):
+    """Its bins would be used twice, and accounted for as drawn anew."""
+    copied = tmp_path / "copied"
+    shutil.copytree(stored, copied)
+    shutil.copytree(copied / "epoch-000000", copied / "epoch-000077")
+    files = BatchFiles.open(copied)
+    next(files.batches(0))
+    with pytest.raises(DataError, match=r"is of epoch 0: it was copied or renamed.*--epoch 77"):
+        next(files.batches(77))
 
 
 def test_ranks_partition_every_batch_as_in_memory(stored, key):

@@ -231,9 +231,15 @@ def read_manifest(directory: Path, epoch: int) -> Manifest:
     """The manifest of a complete epoch."""
     path = directory / epoch_name(epoch) / MANIFEST_NAME
     try:
-        return Manifest.from_json(path.read_text(encoding="utf-8"), path)
+        manifest = Manifest.from_json(path.read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
+    if manifest.epoch != epoch:  # the same bins in two epochs cost far more privacy than bins drawn anew
+        raise DataError(
+            f"{str(path)!r} is of epoch {manifest.epoch}: it was copied or renamed. Every epoch has batches of its "
+            f"own: remove it, and build epoch {epoch}: ballsbins build … --epoch {epoch}"
+        )
+    return manifest
 
 
 def require_private(directory: Path) -> None:
