@@ -150,6 +150,30 @@ def test_schedulers_of_noise_and_clip_norm_are_refused(training, weighted):
             run.step(next(batches))
 
 
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_several_rows_of_one_example_are_refused(training, weighted, mode):
+    """Each row is clipped by itself, so that two rows would move the sum by twice the clip norm."""
+
+    def twice(examples):
+        return default_collate([example for example in examples for _ in range(2)])
+
+    run = training(MECHANISM, weighted(40), mode=mode, collate_fn=twice)
+    batches = Mechanism(MECHANISM.sampler, 1.0).batches(40, 5)
+    assert len(batches.at(0))  # else the stand-in is seen, and thrown away
+    with pytest.raises(RunError, match="more rows than its batch has examples"):
+        run.step(next(iter(run.loader)))
+
+    half = training(MECHANISM, weighted(40), mode=mode, collate_fn=lambda some: default_collate(some[:1]))
+    half.gradients()  # to leave examples out is harmless
+
+
+def test_another_clip_norm_in_the_model_is_refused(training, weighted):
+    run = training(MECHANISM, weighted(40), mode="ghost")
+    run.model.max_grad_norm = 100.0
+    with pytest.raises(RunError, match=r"max_grad_norm of the model is 100.0, but 1.0 is"):
+        run.step(next(iter(run.loader)))
+
+
 def test_poisson_accounting_of_these_batches_is_refused(training, weighted):
     with pytest.raises(InvalidInputError, match="'prv', but must be 'ballsbins'"):
         training(MECHANISM, weighted(40), engine=PrivacyEngine())

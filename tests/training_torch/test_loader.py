@@ -43,7 +43,7 @@ def private(mechanism, dataset, **options):
 
     def step():
         optimizer.zero_grad()
-        model(torch.ones(2, 1)).sum().backward()
+        model(torch.ones(1, 1)).sum().backward()
         optimizer.step()
 
     return loader, step

@@ -18,12 +18,25 @@ class _Guarded:
     """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
 
     run: Run
+    module: Any  # the model as Opacus wraps it
+    rows: int  # of per-example gradients that were clipped and summed for the next step
     params: list[Any]
+    grad_samples: list[Any]
     noise_multiplier: float
     max_grad_norm: float
     original_optimizer: torch.optim.Optimizer
     _step_skip_queue: list[bool]
     _is_last_step_skipped: bool
+
+    def clip_and_accumulate(self) -> None:
+        """Clip and sum (with hooks)."""
+        self.rows += len(self.grad_samples[0])
+        super().clip_and_accumulate()  # type: ignore[misc]
+
+    def accumulate(self) -> None:
+        """Sum what was clipped in the backward pass (ghost clipping)."""
+        self.rows += len(self.module.per_sample_gradient_norms)
+        super().accumulate()  # type: ignore[misc]
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
@@ -33,7 +46,16 @@ class _Guarded:
         )
         # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
         self._require_unchanged("max_grad_norm", self.max_grad_norm, self.run.clip_norm)
-        if self.run.batch_is_empty():  # what was summed is the gradient of the stand-in
+        own = getattr(self.module, "max_grad_norm", self.run.clip_norm)
+        self._require_unchanged("max_grad_norm of the model", own, self.run.clip_norm)
+        examples, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
+        if 0 < examples < rows:
+            raise RunError(
+                "The model has more rows than its batch has examples, and each row is clipped by itself: an example "
+                "with several rows would count several times as much as the noise hides. Let collate_fn give one row "
+                "for each example, and keep what belongs to one example in one row of the model's input."
+            )
+        if not examples:  # what was summed is the gradient of the stand-in
             for parameter in self.params:
                 parameter.summed_grad = torch.zeros_like(parameter.summed_grad)
         self._require_finite()
@@ -64,7 +86,8 @@ class _Guarded:
         epoch, within = divmod(step, self.run.mechanism.sampler.steps)
         raise RunError(
             f"A gradient is not finite at step {step:,} (epoch {epoch}, step {within:,} of it); the model was not "
-            "changed by it. Look for an overflow or a division by zero in the loss, or lower the learning rate."
+            "changed by it. Look for an overflow or a division by zero in the loss, or lower the learning rate. Do "
+            "not publish that it stopped, or where: no noise hides that."
         )
 
     def forget_pieces(self) -> None:
@@ -72,6 +95,7 @@ class _Guarded:
 
         Opacus would keep their sum and the signals it had queued, and count those examples twice.
         """
+        self.rows = 0
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         for parameter in self.params:
@@ -100,12 +124,12 @@ class _Guarded:
 _classes: dict[type, type] = {}
 
 
-def guard(optimizer: Any, run: Run) -> None:
+def guard(optimizer: Any, module: Any, run: Run) -> None:
     """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
     kind = type(optimizer)
     if kind not in _classes:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
-    optimizer.run = run
+    optimizer.run, optimizer.module, optimizer.rows = run, module, 0
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks

@@ -87,7 +87,7 @@ def make_private(
     private_model, private_optimizer = made[0], made[1]
     private_model.forbid_grad_accumulation()
     private_optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=run.sample_rate))
-    guard(private_optimizer, run)
+    guard(private_optimizer, private_model, run)
     return made
 
 

@@ -108,10 +108,10 @@ class Run(Progress):
             self._epoch = epoch, share
         return self._epoch[1]
 
-    def batch_is_empty(self) -> bool:
-        """Whether the batch of the next step holds no example (on this rank), so that only a stand-in was seen."""
+    def examples_of_batch(self) -> int:
+        """How many examples the batch of the next step holds (on this rank): secret. If 0, a stand-in was seen."""
         epoch, step = divmod(self.steps_taken, self.mechanism.sampler.steps)
-        return len(self._batches(epoch).at(step)) == 0
+        return len(self._batches(epoch).at(step))
 
     def gave(self, position: int) -> None:
         """Our own loader gives the batch at a position to the training loop."""
