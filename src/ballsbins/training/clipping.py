@@ -11,8 +11,8 @@ min(1, C/norm). The signals are scaled by it, and each weight's gradient is then
 That is the arithmetic of a plain gradient, with memory for batch × activations, never batch × parameters.
 
 An example whose norm is not a finite number adds nothing, as if it were ⊥: the sum keeps its sensitivity whatever
-the data holds. `finite` tells the operator, who then stops; that is for the operator's eyes, as the loss is: a run that
-stopped so shows that the example is there, whatever ε is, and is not to be published.
+the data holds. `finite` tells the operator, who then stops; that is for the operator's eyes, as the loss is: a run
+that stopped so shows that the example is there, whatever ε is, and is not to be published.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARGIN = 1e-4
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients; and, not private, the weighted sum of losses and whether every norm is a number."""
+    """The sum of clipped gradients; and, not private, the weighted sum of losses and if all norms are numbers."""
 
     gradient: Parameters
     loss: jax.Array
