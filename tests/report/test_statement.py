@@ -149,6 +149,15 @@ def test_a_seed_is_not_called_secret():
     assert "NOT secret" in flat(card.statement())
 
 
+def test_two_runs_with_one_key_are_said_to_cost_more():
+    assert "one key is for one run" in flat(ONE.statement(DELTA))
+    assert "one key" not in flat(Mechanism(Deterministic(10), 1.0).statement(DELTA))
+    twice = [
+        Mechanism(BallsAndBins(1000, redraw=redraw), 1.0, epochs=2).epsilon(1e-6) for redraw in (False, True)
+    ]
+    assert [round(float(bound.upper), 2) for bound in twice] == [0.90, 0.24]  # as the page on PyTorch says
+
+
 def test_fixed_bins_are_compared_with_redrawn_ones():
     text = flat(Mechanism(BallsAndBins(50, redraw=False), 1.5, 2).statement(DELTA))
     assert "fixed bins" in text
