@@ -276,8 +276,8 @@ def _composition(card: Card) -> str:
         return alone
     # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
     return (
-        f"{alone} A run with the same key has the same batches, and the two together cost far more than two runs with "
-        "keys of their own: one key is for one run."
+        f"{alone} A run with the same key has the same batches, and the two together cost far more than two runs "
+        "with keys of their own: one key is for one run."
     )
 
 
