@@ -58,7 +58,9 @@ def clipped_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: A
     layers = []
     for a, signal in zip(inputs, signals, strict=True):
         scaled = jnp.where(usable, factor * signal, 0.0)
-        layers.append(Layer(jnp.where(usable, a, 0.0).T @ scaled, scaled.sum(axis=0)))
+        # By default GPUs and TPUs round what they multiply to 10 bits or fewer, which is more than MARGIN allows for.
+        weights = jnp.matmul(jnp.where(usable, a, 0.0).T, scaled, precision=jax.lax.Precision.HIGHEST)
+        layers.append(Layer(weights, scaled.sum(axis=0)))
     spread = jnp.where(usable, factor * g, 0.0).reshape(-1, model.embedding_dim)
     table = jnp.zeros_like(parameters.table).at[rows.reshape(-1)].add(spread)
     return ClippedSum(Parameters(table, tuple(layers)), losses(logits, batch).sum(), finite.all())
