@@ -23,7 +23,7 @@ from ballsbins.accounting.balls_and_bins.truncation import (
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Between, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
-from ballsbins.accounting.poisson import PoissonCurve
+from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
 from ballsbins.accounting.search import epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
@@ -131,6 +131,10 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
         parts.append((_one_epoch(((rest, sigma),), steps), 1))
     if parts == [(parts[0][0], 1)]:
         return parts[0][0]
+    if (
+        sigma < LEAST_SIGMA
+    ):  # next to no noise: one whole epoch is below the truth, deterministic batches above it
+        return Between(BallsAndBinsLowerBound(sigma, steps), GaussianCurve(sigma, epochs))
     return ComposedCurve(parts)
 
 
@@ -148,7 +152,12 @@ def _deterministic(mechanism: Mechanism) -> Curve:
 
 
 def _poisson(mechanism: Mechanism) -> Curve:
-    return PoissonCurve(mechanism.noise_multiplier, mechanism.sampler.steps, mechanism.total_steps)
+    sigma, steps, _, _ = _facts(mechanism)
+    if (
+        sigma < LEAST_SIGMA
+    ):  # next to no noise: one step is below the truth, the example in every batch above it
+        return Between(PoissonStepCurve(sigma, steps), GaussianCurve(sigma, mechanism.total_steps))
+    return PoissonCurve(sigma, steps, mechanism.total_steps)
 
 
 def _shuffle(mechanism: Mechanism) -> Curve:

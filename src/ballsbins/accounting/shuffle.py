@@ -18,6 +18,9 @@ from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import Array, Curve, Direction, Interval
 from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.errors import AccuracyError
+
+LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
 
 
 class ShuffleCurve:
@@ -38,11 +41,14 @@ class ShuffleCurve:
         """An unfinished last epoch counts for the upper bound and for balls-and-bins, not for S_C."""
         self._upper = GaussianCurve(noise_multiplier, epochs)
         self._lower: list[Curve] = [balls_and_bins]
-        one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
-        if whole == 1:
+        self._reach: dict[
+            tuple[int, Direction], float
+        ] = {}  # up to which ε a lower bound is known to be of use
+        if whole > 0:
+            one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
             self._lower.append(one)
-        elif whole > 1:
-            self._lower.append(ComposedCurve([(one, whole)], accuracy))
+            if whole > 1 and noise_multiplier >= LEAST_COMPOSED:
+                self._lower.append(ComposedCurve([(one, whole)], accuracy))
 
     @property
     def method(self) -> str:
@@ -53,7 +59,21 @@ class ShuffleCurve:
         return min(curve.confidence for curve in self._lower)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """The larger lower bound, and the upper bound as value."""
+        """The largest lower bound, and the upper bound as value.
+
+        Each lower bound holds by itself, so where one is not to be had to the usual accuracy, which happens far out,
+        it is done without, there and beyond: to try takes seconds.
+        """
         upper = self._upper.log_delta(epsilon, direction).upper
-        lower = np.max([curve.log_delta(epsilon, direction).lower for curve in self._lower], axis=0)
+        lower = np.full(epsilon.shape, -np.inf)
+        size = np.abs(epsilon)
+        for number, curve in enumerate(self._lower):
+            here = np.flatnonzero(size < self._reach.get((number, direction), np.inf))
+            while here.size:
+                try:
+                    lower[here] = np.maximum(lower[here], curve.log_delta(epsilon[here], direction).lower)
+                    break
+                except AccuracyError:
+                    self._reach[number, direction] = 0.7 * float(np.median(size[here]))
+                    here = here[size[here] < self._reach[number, direction]]
         return Interval(np.minimum(lower, upper), upper, upper)
