@@ -54,7 +54,8 @@ class Manifest:
 
     `columns` are the names and Arrow types of the files' columns, in order. `mechanism` is what the batches were
     built for, where the noise was already decided; its sampler is `sampler`. `fingerprint` tells two inputs apart,
-    `key_commitment` two keys: epochs of one run agree in both.
+    `key_commitment` two keys: epochs of one run agree in both. The fingerprint is keyed: by a plain digest, whoever
+    knows all rows but one could try out the last.
     """
 
     sampler: Sampler
@@ -106,11 +107,11 @@ class Manifest:
     def require_same_run(self, other: Manifest) -> None:
         """Raise unless `other` is of the same run: all facts but the epoch, and how it is cut into files, agree."""
         mine, theirs = self._of_the_run(), other._of_the_run()
-        for name, value in mine.items():
-            if value != theirs[name]:
+        for name in dict.fromkeys(("key_commitment", *mine)):  # another key has another fingerprint, too
+            if mine[name] != theirs[name]:
                 raise DataError(
-                    f"Epoch {self.epoch} has {name} {value!r}, but epoch {other.epoch} has {theirs[name]!r}: they "
-                    "are not of one run. Build into another directory, or remove the epochs of the old run first."
+                    f"Epoch {self.epoch} has {name} {mine[name]!r}, but epoch {other.epoch} has {theirs[name]!r}: "
+                    "they are not of one run. Build into another directory, or remove the old run's epochs first."
                 )
 
     def _of_the_run(self) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Plan:
             num_examples=self.num_examples,
             columns=tuple((entry.name, str(entry.type)) for entry in schema),
             batches_per_file=self.batches_per_file,
-            fingerprint=self.fingerprint,
+            fingerprint=key.derive("inputs", self.fingerprint)[:16].hex(),
             key_commitment=key.commitment(),
             version=__version__,
             identity_column=None if self.identity is None else self.identity.name,
