@@ -25,7 +25,7 @@ spec = importlib.util.spec_from_file_location("problems", {conftest!r})
 problems = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(problems)
 from ballsbins import BallsAndBins, Mechanism, new_key
-from ballsbins.errors import InvalidInputError
+from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.training.opacus import make_private
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
@@ -63,7 +63,24 @@ try:
 except InvalidInputError as error:
     refused = str(error)
 
-seen = {{mode: train(mode) for mode in ("hooks", "ghost")}}
+
+def behind():  # only rank 0 loads a checkpoint
+    net, dataset, loss = problems.Net(), problems.Weighted(60), problems.WeightedLoss()
+    model, optimizer, loader = make_private(
+        Mechanism(BallsAndBins(6), 1.0), DPDDP(net), torch.optim.SGD(net.parameters(), lr=0.3), dataset,
+        max_grad_norm=1.0, key=5,
+    )
+    if rank == 0:
+        loader.load_state_dict(loader.state_dict() | {{"steps_taken": 3}})
+    batch = next(iter(loader))
+    loss(model(batch["inputs"]), batch["label"], batch["weight"]).backward()
+    try:
+        optimizer.step()
+    except RunError as error:
+        return str(error)
+
+
+seen = {{"behind": behind()}} | {{mode: train(mode) for mode in ("hooks", "ghost")}}
 torch.save(seen | {{"refused": refused}}, folder + "/rank" + str(rank))
 dist.barrier()
 dist.destroy_process_group()
@@ -118,6 +135,13 @@ def test_ranks_with_keys_of_their_own_are_refused(ranks):
     for number, rank in enumerate(ranks):
         assert f"the key's commitment on rank {number}" in rank["refused"]
         assert "the same on all ranks" in rank["refused"]
+
+
+@pytest.mark.slow
+def test_ranks_at_different_steps_are_refused(ranks):
+    """A checkpoint that only one of them has loaded would let examples be seen twice."""
+    for number, rank in enumerate(ranks):
+        assert f"Rank {number} is at step {3 * (1 - number)}, while others are at 0 to 3" in rank["behind"]
 
 
 def test_a_model_that_is_not_wrapped_is_refused_where_several_train(

@@ -40,6 +40,7 @@ class _Guarded:
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
+        self._require_ranks_in_step()
         self.run.require_batch()
         self._require_unchanged(
             "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
@@ -71,6 +72,21 @@ class _Guarded:
                 _check_processed_flag(parameter.summed_grad)
                 parameter.grad = parameter.summed_grad.clone().view_as(parameter)
                 _mark_as_processed(parameter.summed_grad)
+
+    def _require_ranks_in_step(self) -> None:
+        """Refuse ranks at different steps, of which one has loaded a checkpoint perhaps and another has not."""
+        if self.run.world_size == 1:
+            return
+        step = self.run.steps_taken
+        ends = torch.tensor([step, -step], device=self.params[0].device)
+        torch.distributed.all_reduce(ends, op=torch.distributed.ReduceOp.MAX)
+        last, first = int(ends[0]), -int(ends[1])
+        if first != last:
+            raise RunError(
+                f"Rank {self.run.rank} is at step {step:,}, while others are at {first:,} to {last:,}: their shares "
+                "are of different batches, and examples would be seen twice or never. Load the same checkpoint on "
+                "every rank, or on none."
+            )
 
     def _require_unchanged(self, name: str, value: float, planned: float) -> None:
         if value != planned:
