@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism, new_key
+from ballsbins.report.words import up
 from ballsbins.training.opacus import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -45,4 +46,4 @@ for _ in range(mechanism.epochs):
 
 steps = accelerator.gather(torch.tensor([len(loader.accountant)])).tolist()
 accelerator.print(f"steps on each process: {steps}")
-accelerator.print(f"ε ≤ {loader.accountant.get_epsilon(1e-5):.4f} at δ = 1e-05 for {loader.as_run()}")
+accelerator.print(f"ε ≤ {up(loader.accountant.get_epsilon(1e-5))} at δ = 1e-05 for {loader.as_run()}")

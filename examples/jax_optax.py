@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 from ballsbins import BallsAndBins, calibrate, new_key
+from ballsbins.report.words import up
 from ballsbins.training.jax_privacy import execution_plan
 
 rng = np.random.default_rng(0)
@@ -32,4 +33,4 @@ for indices in plan.batch_selection_strategy.batch_iterator(n):
     w = optax.apply_updates(w, updates)
 
 accuracy = float(((x @ w > 0) == (y > 0)).mean())
-print(f"accuracy {accuracy:.3f}, ε ≤ {mechanism.epsilon(1e-5).upper:.4f} at δ = 1e-5")
+print(f"accuracy on the training data {accuracy:.3f}, ε ≤ {up(mechanism.epsilon(1e-5).upper)} at δ = 1e-5")

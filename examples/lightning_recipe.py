@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
+from ballsbins.report.words import up
 from ballsbins.training.opacus import make_private
 
 warnings.filterwarnings("ignore")
@@ -68,10 +69,10 @@ with tempfile.TemporaryDirectory() as folder:
     first = trainer(folder, 2)
     first.fit(module, module.loader)
     first.save_checkpoint(f"{folder}/two_epochs.ckpt")  # the loader's position goes with it, the key does not
-    print(f"after 2 epochs: ε ≤ {module.loader.accountant.get_epsilon(1e-5):.4f}")
+    print(f"after 2 epochs: ε ≤ {up(module.loader.accountant.get_epsilon(1e-5))}")
 
     resumed = Classifier(mechanism, data, key)
     trainer(folder, 3).fit(resumed, resumed.loader, ckpt_path=f"{folder}/two_epochs.ckpt")
     print(
-        f"after 3 epochs: ε ≤ {resumed.loader.accountant.get_epsilon(1e-5):.4f}; run: {resumed.loader.as_run()}"
+        f"after 3 epochs: ε ≤ {up(resumed.loader.accountant.get_epsilon(1e-5))}; run: {resumed.loader.as_run()}"
     )

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
+from ballsbins.report.words import up
 from ballsbins.training.opacus import BallsBinsLoader, make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
@@ -66,10 +67,10 @@ for _ in range(2):
 
 other_engine, other, optimizer, criterion, loader = begin()  # another process, later
 other_engine.load_checkpoint(path=folder / "checkpoint.pt", module=other, optimizer=optimizer)
-print(f"resumed after {len(other_engine.accountant)} steps, ε ≤ {other_engine.get_epsilon(1e-5):.4f}")
+print(f"resumed after {len(other_engine.accountant)} steps, ε ≤ {up(other_engine.get_epsilon(1e-5))}")
 for _ in range(2):
     train_one_epoch(other, optimizer, criterion, loader)
 
 same = all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 print(f"the resumed model is {'bit for bit the same' if same else 'NOT the same'}")
-print(f"ε ≤ {other_engine.get_epsilon(1e-5):.4f} at δ = 1e-05 for {loader.as_run()}")
+print(f"ε ≤ {up(other_engine.get_epsilon(1e-5))} at δ = 1e-05 for {loader.as_run()}")

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, calibrate, new_key
+from ballsbins.report.words import up
 from ballsbins.training.opacus import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")  # Opacus' hooks, in every loop
@@ -34,7 +35,7 @@ for epoch in range(EPOCHS):
         optimizer.zero_grad()
         criterion(model(inputs), targets).backward()
         optimizer.step()
-    print(f"after epoch {epoch + 1}: ε ≤ {loader.accountant.get_epsilon(DELTA):.4f} at δ = {DELTA:g}")
+    print(f"after epoch {epoch + 1}: ε ≤ {up(loader.accountant.get_epsilon(DELTA))} at δ = {DELTA:g}")
 
 model.eval()
 with torch.no_grad():

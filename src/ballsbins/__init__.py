@@ -17,8 +17,10 @@ from ballsbins.bound import Bound
 from ballsbins.errors import (
     AccuracyError,
     BallsBinsError,
+    DataError,
     InvalidInputError,
     MissingExtraError,
+    RunError,
     SecretError,
     UnreachableTargetError,
 )
@@ -36,6 +38,7 @@ __all__ = [
     "BallsAndBins",
     "BallsBinsError",
     "Bound",
+    "DataError",
     "Deterministic",
     "InvalidInputError",
     "Key",
@@ -43,6 +46,7 @@ __all__ = [
     "MissingExtraError",
     "MonteCarlo",
     "Poisson",
+    "RunError",
     "Sampler",
     "SecretError",
     "Shuffle",

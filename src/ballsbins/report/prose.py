@@ -245,7 +245,7 @@ def _randomness(card: Card) -> str:
         )
     if not card.key_secret:
         batches += (
-            ", which is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
+            "; the key is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
         )
     noise = "how the noise was drawn is not recorded; it must be independent of all else"
     if card.noise:
@@ -320,8 +320,8 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
         elif name == "shuffle":
             low, high = down(float(bound.lower), 5), up(float(bound.upper), 5)
             parts.append(
-                f"had the batches been shuffled, ε to report would be at least {low} (and {high} is the most that "
-                "is proved to suffice)"
+                f"had the batches been shuffled, ε to report would be at least {low} ({high} is proved to be "
+                "enough)"
             )
         elif name == "Poisson":
             parts.append(f"with Poisson batches ε would be {_between(bound)}")

@@ -84,7 +84,7 @@ class Key:
             raise SecretError(
                 f"The key file {str(path)!r} does not hold exactly {KEY_BYTES} raw bytes or "
                 f"{2 * KEY_BYTES} hexadecimal digits and a newline. Make a good one with "
-                "ballsbins.new_key().save(path)."
+                "`ballsbins key FILE` or ballsbins.new_key().save(path)."
             )
         return cls(secret)
 
@@ -95,7 +95,7 @@ class Key:
         if not path:
             raise SecretError(
                 f"The environment variable {KEY_FILE_VARIABLE} is not set, but must name a key file. "
-                f"Make one with ballsbins.new_key().save(path), then: export {KEY_FILE_VARIABLE}=path"
+                f"Make one with `ballsbins key FILE` or ballsbins.new_key().save(path), then: export {KEY_FILE_VARIABLE}=path"
             )
         return cls.from_file(path)
 
@@ -211,7 +211,7 @@ def _read_private(path: Path) -> bytes:
     except OSError as error:
         raise SecretError(
             f"The key file {str(path)!r} cannot be read ({error.strerror}). "
-            "Check the path, or make a key with ballsbins.new_key().save(path)."
+            "Check the path, or make a key with `ballsbins key FILE` or ballsbins.new_key().save(path)."
         ) from None
     try:
         status = os.fstat(descriptor)  # of the open file, so that nobody can swap it after the check
