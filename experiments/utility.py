@@ -13,8 +13,9 @@ The quick form's second private batch size is 512, twice the first and not eight
 examples batches of 1024 are 47 steps, in which the network hardly learns, runs differ by 0.01 and so the samplers
 cannot be told apart (the last point of the left panel). ERROR, the strictness of the verdicts, was set to 1e-2 and
 that batch size to 512 after a look at the runs without noise; at 1e-3 six of nine verdicts show, and no contrary.
-The command fails where the contrary of a claim shows, and in the quick form on generated data also where balls-and-bins
-or shuffle is not seen to be above Poisson; that the other claims need only not be refuted was decided after a look too.
+The command fails where the contrary of a claim shows, and in the quick form on generated data also where
+balls-and-bins or shuffle is not seen to be above Poisson; that the other claims need only not be refuted was decided
+after a look too.
 
 Why should Poisson be worse without noise? In one epoch it misses 37 % of the examples and sees others twice or more;
 the other two see every example once. With noise the gradients' error hides that.

@@ -95,7 +95,8 @@ class Key:
         if not path:
             raise SecretError(
                 f"The environment variable {KEY_FILE_VARIABLE} is not set, but must name a key file. "
-                f"Make one with `ballsbins key FILE` or ballsbins.new_key().save(path), then: export {KEY_FILE_VARIABLE}=path"
+                "Make one with `ballsbins key FILE` or ballsbins.new_key().save(path), then: "
+                f"export {KEY_FILE_VARIABLE}=path"
             )
         return cls.from_file(path)
 
