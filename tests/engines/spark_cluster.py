@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pyspark
+from filelock import FileLock
 
 from ballsbins.engines.spark.session import MissingJavaError, require_java
 
@@ -28,13 +30,14 @@ def install_java() -> None:
     except MissingJavaError as missing:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise AssertionError(f"The Spark tests cannot run. {missing}") from missing
-        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "default-jre-headless"]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = done.stderr.strip()[-300:]
-                raise AssertionError(
-                    f"The Spark tests cannot run. {missing} ({' '.join(command)} failed: {said})"
-                ) from missing
+        with FileLock(Path(tempfile.gettempdir()) / "ballsbins-apt.lock"):  # one installs at a time
+            for command in (["apt-get", "update"], ["apt-get", "install", "-y", "default-jre-headless"]):
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    said = done.stderr.strip()[-300:]
+                    raise AssertionError(
+                        f"The Spark tests cannot run. {missing} ({' '.join(command)} failed: {said})"
+                    ) from missing
         require_java()
 
 

@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from filelock import FileLock
 
 BALLSBINS = str(Path(sys.executable).parent / "ballsbins")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -79,8 +81,16 @@ def chromium():
         if path := shutil.which(name):
             return path
     if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
-        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
-            subprocess.run(["apt-get", "--quiet", *words], check=False, capture_output=True, timeout=600)
+        with FileLock(Path(tempfile.gettempdir()) / "ballsbins-apt.lock"):  # one installs at a time
+            if shutil.which("chromium") is None:
+                for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+                    subprocess.run(
+                        ["apt-get", "--quiet", *words],
+                        check=False,
+                        capture_output=True,
+                        timeout=600,
+                        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+                    )
         if path := shutil.which("chromium"):
             return path
     pytest.fail(
