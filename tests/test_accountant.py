@@ -150,6 +150,43 @@ def test_outside_of_the_exact_methods_domain_bounds_are_given():
     assert 0.0 <= large.lower <= large.upper < 1e-3
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Mechanism(Poisson(1000), 1e-3),
+        Mechanism(Poisson(1000), 0.04, 2),
+        Mechanism(BallsAndBins(1000), 0.04, 3),
+        Mechanism(BallsAndBins(1000), 0.001, 3, 500),
+        Mechanism(Shuffle(1000), 0.01, 3),
+    ],
+    ids=repr,
+)
+def test_next_to_no_noise_gets_bounds_at_once(mechanism):
+    bound = mechanism.epsilon(1e-6)
+    assert bound.method == "bounds"
+    assert 300.0 < bound.lower <= bound.upper
+
+
+def test_shuffle_answers_where_a_lower_bound_cannot_be_composed():
+    """Over 50 epochs at σ = 2 the bound S_C is not to be had at every ε; that of balls-and-bins is."""
+    shuffled = Mechanism(Shuffle(500), 2.0, 50).epsilon(1e-6)
+    assert shuffled.lower == pytest.approx(
+        Mechanism(BallsAndBins(500), 2.0, 50).epsilon(1e-6).lower, rel=1e-2
+    )
+    assert shuffled.upper == pytest.approx(
+        Mechanism(Deterministic(500), 2.0, 50).epsilon(1e-6).upper, rel=1e-9
+    )
+
+
+def test_truncated_poisson_is_accounted_for_as_the_sum():
+    """σ = 0.4 and few steps: far out Poisson's lower bound is lost, which must not stop the upper one."""
+    plain = Mechanism(Poisson(79), 0.4)
+    cut = Mechanism(Poisson(79, max_batch_size=1285, num_examples=80_000), 0.4)
+    bound = cut.epsilon(1e-5)
+    assert bound.lower <= bound.upper == pytest.approx(plain.epsilon(1e-5 - bound.penalty).upper, rel=2e-3)
+    assert bound.upper >= plain.epsilon(1e-5).lower
+
+
 def test_truncation_is_part_of_every_answer_and_shown():
     plain = Mechanism(BallsAndBins(1000), 0.5)
     cut = Mechanism(BallsAndBins(1000, max_batch_size=1300, num_examples=10**6), 0.5)

@@ -74,6 +74,6 @@ class ShuffleCurve:
                     lower[here] = np.maximum(lower[here], curve.log_delta(epsilon[here], direction).lower)
                     break
                 except AccuracyError:
-                    self._reach[number, direction] = 0.7 * float(np.median(size[here]))
+                    self._reach[number, direction] = 0.3 * float(np.median(size[here]))
                     here = here[size[here] < self._reach[number, direction]]
         return Interval(np.minimum(lower, upper), upper, upper)

@@ -129,8 +129,11 @@ class Truncated:
         value, upper = self._penalised(epsilon, plain)
         excess = upper - plain.upper
         late = excess > 1e-9  # elsewhere a smaller ε′ cannot do better by more than that
+        # δ + (1+e^ε)p falls until Q(loss > ε) = p and rises then: where it still falls, ε itself is best.
         if late.any():
-            # δ + (1+e^ε)p falls until Q(loss > ε) = p and rises then: look for that place, in three rounds.
+            before = epsilon[late] - 3e-3 * np.maximum(np.abs(epsilon[late]), 1.0)
+            late[late] = self._penalised(before, self.curve.log_delta(before, direction))[1] <= upper[late]
+        if late.any():  # look for the place, in three rounds
             start, stop = min(0.0, float(epsilon.min())), float(epsilon[late].max())
             best_value, best_upper = [value], [upper]
             for _ in range(3):
