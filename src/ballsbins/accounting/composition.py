@@ -309,13 +309,23 @@ class ComposedCurve:
             decided = bool(np.all(upper[matters] < 1.1 * theirs[matters] - 0.5))
             failed = direction in lattice.failures and math.isinf(ratio)
             if failed or ratio > 0.7 * worst or (decided and tries > 0):
+                self._require_some(lower[matters], upper[matters], lattice.h)
                 return self._best(lower, upper)
             worst, tries = ratio, tries + 1
             h, finer = self._finer(lattice, ratio)
             try:
                 lattice = self._build(h, lattice.floor, finer)
             except AccuracyError:
+                self._require_some(lower[matters], upper[matters], lattice.h)
                 return self._best(lower, upper)
+
+    def _require_some(self, lower: Array, upper: Array, h: float) -> None:
+        """Bounds that hold are an answer, however wide; that δ lies between 0 and 1 is none."""
+        if np.any(np.isneginf(lower) & (upper > -1e-3)):
+            raise AccuracyError(
+                f"Nothing can be said to an accuracy of {self.accuracy.relative:g}·ε or {self.accuracy.absolute:g}, "
+                f"and a finer grid than {h:.1e} in ε does not help. Ask for less accuracy."
+            )
 
     @staticmethod
     def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
