@@ -12,7 +12,7 @@ from ballsbins.bound import Bound
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.words import name_of
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.samplers import BallsAndBins, Poisson, Sampler, Shuffle
 
 _SHARES = (0.5, 0.9, 0.99)  # of δ for the first of two changes; which is best depends on the curve
 
@@ -23,29 +23,7 @@ def epsilon_of(mechanism: Mechanism, delta: float) -> Bound | None:
     try:
         return mechanism.epsilon(delta)
     except (BallsBinsError, ArithmeticError):
-        return _shuffled(mechanism, delta) if isinstance(mechanism.sampler, Shuffle) else None
-
-
-def _shuffled(mechanism: Mechanism, delta: float) -> Bound | None:
-    """Coarser bounds for shuffling: those of one epoch, or of balls-and-bins, from below; deterministic from above.
-
-    ε grows with the epochs, and δ_B ≤ δ_S ≤ δ_D (proposition B-vs-S-and-D of the paper).
-    """
-    steps, sigma, epochs, last = (
-        mechanism.sampler.steps,
-        mechanism.noise_multiplier,
-        mechanism.epochs,
-        mechanism.last_epoch_steps,
-    )
-    below = [epsilon_of(Mechanism(BallsAndBins(steps), sigma, epochs, last), delta)]
-    if epochs > 1:
-        below.append(epsilon_of(Mechanism(mechanism.sampler, sigma), delta))
-    above = epsilon_of(Mechanism(Deterministic(steps), sigma, epochs, last), delta)
-    known = [float(bound.lower) for bound in below if bound is not None]
-    if above is None or not known:
         return None
-    upper = float(above.upper)
-    return Bound("epsilon", min(max(known), upper), upper, upper, "bounds")
 
 
 def under_others(mechanism: Mechanism, delta: float) -> dict[str, Bound | None]:

@@ -25,9 +25,9 @@ from scipy.special import ndtr
 from ballsbins.accounting.curve import Array
 from ballsbins.accounting.monte_carlo.estimate import Lattice, Tally
 from ballsbins.accounting.monte_carlo.order_statistics import bounded_sums
-from ballsbins.accounting.monte_carlo.orders import checked, looseness
+from ballsbins.accounting.monte_carlo.orders import looseness
 from ballsbins.accounting.monte_carlo.plain import sum_of_z
-from ballsbins.accounting.monte_carlo.tilted import occupancy_of
+from ballsbins.accounting.monte_carlo.tilted import Tilt, occupancy_of
 
 MOST_BALLS = 16
 _STEP = 4e-3  # of the lattice of u, in units of 1/(1+τ); u matters little while R is far below e^ε·T
@@ -38,34 +38,10 @@ _ERROR = 1e-7  # of the quadrature, relative
 
 
 @dataclass(frozen=True)
-class Conditional:
-    """x ∼ S^n·Q of one epoch but for one coordinate; `orders` bound those without balls, None draws them all."""
+class Conditional(Tilt):
+    """The tilt but for one coordinate, which is integrated over."""
 
-    sigma: float
-    steps: int
-    balls: int
-    orders: tuple[int, ...] | None = None
-    least_epsilon: float = -math.inf
     log_weight_error: float = _ERROR
-
-    def __post_init__(self) -> None:
-        """Check the orders."""
-        if self.orders is not None:
-            checked(self.orders, self.steps - self.balls)
-
-    @property
-    def row(self) -> int:
-        return self.balls + (self.steps if self.orders is None else len(self.orders))
-
-    @property
-    def tilt(self) -> float:
-        """τ = n − 1."""
-        return self.balls - 1.0
-
-    @property
-    def log_weight(self) -> float:
-        """κ = log E_Q[S^n]."""
-        return occupancy_of(1.0 / self.sigma, self.steps, self.balls).log_moment(self.balls)
 
     def lattice(self, least: float, most: float) -> Lattice:
         """Of u, one copy for each k."""

@@ -37,7 +37,7 @@ def occupancy_of(s: float, bins: int, balls: int) -> Occupancy:
 
 
 @dataclass(frozen=True)
-class TiltedRemove:
+class Tilt:
     """x ∼ S^n·Q of one epoch; `orders` bound the coordinates without balls, or None to draw them all."""
 
     sigma: float
@@ -65,6 +65,11 @@ class TiltedRemove:
     def log_weight(self) -> float:
         """κ = log E_Q[S^n]."""
         return occupancy_of(1.0 / self.sigma, self.steps, self.balls).log_moment(self.balls)
+
+
+@dataclass(frozen=True)
+class TiltedRemove(Tilt):
+    """The tilt with all coordinates drawn, or bounded."""
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
         """The loss, or bounds on it from order statistics."""
