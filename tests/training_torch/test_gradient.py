@@ -161,7 +161,9 @@ def test_a_seed_repeats_noise_and_a_secret_key_never_does(training, weighted):
     assert torch.equal(*seeded)
     secret = new_key()
     one, two = (noise_of(training, weighted, "hooks", 0.8, key=secret, steps=20) for _ in range(2))
-    assert not torch.isclose(one, two).any()
+    # Independent values have a covariance of deviation 1/√count: seven of them are a false alarm in 4·10¹¹ keys.
+    assert abs((one * two).mean()) < 7 / math.sqrt(one.numel()) < 0.2
+    assert (seeded[0] * seeded[1]).mean() > 0.8
 
 
 def test_a_secret_key_keeps_its_batches(training, weighted):
