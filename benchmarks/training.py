@@ -4,11 +4,16 @@
 
 The paper's network with 4 million parameters (26 categories of 2,000 buckets, 13 integers, three layers of 598) and
 Adam, on all cores. Steps of the kinds take turns, and the best of each counts, so that other load on the
-machine matters little. The memory is what XLA plans for temporaries, by batch size and by number of rows.
+machine matters little. What no step can go below is timed beside them: the products of matrices alone, forward and
+back. Opacus is timed once more beside other busy processes, as on a shared machine, where its threads wait for one
+another. The memory is what XLA plans for temporaries, by batch size and by number of rows.
 """
 
 import argparse
+import contextlib
 import itertools
+import subprocess
+import sys
 import time
 import warnings
 
@@ -22,6 +27,7 @@ from ballsbins.training.noise import normals, step_words, words_for
 from ballsbins.training.step import Scalars, initial_state, noise_words, plain_step, private_step
 
 BUCKETS, CATEGORIES, INTEGERS = 2000, 26, 13
+WIDTHS = (48 * CATEGORIES + INTEGERS, 598, 598, 598)
 KEY = Key.from_seed(1)
 
 
@@ -41,15 +47,27 @@ def seconds(job):
     return time.perf_counter() - begin
 
 
-def in_turns(jobs, rounds):
-    """Least seconds of each job, all jobs taking turns, after one round that compiles."""
+def in_turns(jobs, rounds, summary=min):
+    """Seconds of each job (the least, unless told), all jobs taking turns, after one round that compiles."""
     for job in jobs.values():
         job()
     taken = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
             taken[name].append(seconds(job))
-    return {name: min(values) for name, values in taken.items()}
+    return {name: float(summary(values)) for name, values in taken.items()}
+
+
+@contextlib.contextmanager
+def busy(count):
+    """`count` other processes that never rest."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def jax_jobs(model, batch):
@@ -70,6 +88,17 @@ def jax_jobs(model, batch):
     return {"plain": plain, "private": private}
 
 
+def products_job(size):
+    """The products of matrices that any step of this network takes: one forward, two back, for each layer."""
+    random = np.random.default_rng(0)
+    layers = [
+        [jnp.asarray(random.random(shape, np.float32)) for shape in ((size, a), (a, b), (size, b))]
+        for a, b in itertools.pairwise(WIDTHS)
+    ]
+    products = jax.jit(lambda layers: [(x @ w, g @ w.T, x.T @ g) for x, w, g in layers])
+    return lambda: jax.block_until_ready(products(layers))
+
+
 def opacus_job(batch, *, one_table):
     """The same network and step in PyTorch, clipped by Opacus without per-example gradients.
 
@@ -87,9 +116,8 @@ def opacus_job(batch, *, one_table):
             super().__init__()
             count, rows = (1, CATEGORIES * BUCKETS) if one_table else (CATEGORIES, BUCKETS)
             self.tables = torch.nn.ModuleList(torch.nn.Embedding(rows, 48) for _ in range(count))
-            widths = (48 * CATEGORIES + INTEGERS, 598, 598, 598)
             layers = []
-            for a, b in itertools.pairwise(widths):
+            for a, b in itertools.pairwise(WIDTHS):
                 layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
             self.dense = torch.nn.Sequential(*layers, torch.nn.Linear(598, 1))
 
@@ -123,6 +151,22 @@ def opacus_job(batch, *, one_table):
         optimizer.step()
 
     return step
+
+
+def compare_with_opacus(model, batch, rounds):
+    """Print the times of steps by kind, as ratios to ours: the best of an idle machine, means of a busy one."""
+    jobs = {
+        "private step, ours": jax_jobs(model, batch)["private"],
+        "products of matrices alone": products_job(len(batch.labels)),
+        "Opacus, a module for each table": opacus_job(batch, one_table=False),
+        "Opacus, one module for all tables": opacus_job(batch, one_table=True),
+    }
+    for others, beside, summary in ((0, "the best", min), (4, "the mean beside 4 busy processes", np.mean)):
+        with busy(others):
+            taken = in_turns(jobs, rounds, summary)
+        print(f"Opacus' ghost clipping, batch {len(batch.labels)}, {beside}:")
+        for name, value in taken.items():
+            print(f"  {name:34}{value:8.3f} s, {value / taken['private step, ours']:.2f} of ours")
 
 
 def temporary_bytes(size, buckets):
@@ -163,18 +207,7 @@ def main():
         ratio = taken["private"] / taken["plain"]
         print(f"{size:7}{taken['plain']:10.3f}{taken['private']:11.3f}{ratio:8.2f}{1.6:9}")
 
-    batch = draw(128 if small else 1024)
-    jobs = {
-        "ours": jax_jobs(model, batch)["private"],
-        "a module for each table": opacus_job(batch, one_table=False),
-    }
-    if not small:
-        jobs["one module for all tables"] = opacus_job(batch, one_table=True)
-    taken = in_turns(jobs, 1 if small else 5)
-    ours = taken.pop("ours")
-    print(f"Opacus' ghost clipping, batch {len(batch.labels)} (ours: {ours:.3f} s):")
-    for name, value in taken.items():
-        print(f"  {name:34}{value:8.2f} s, {value / ours:.1f} times ours")
+    compare_with_opacus(model, draw(128 if small else 1024), rounds=1 if small else 8)
 
     print("Noise for 4 million parameters:")
     for name, value in noise_seconds(4_000_000).items():
