@@ -114,12 +114,11 @@ def test_a_foreign_loader_that_loses_batches_is_seen_at_the_next_epoch(training,
 def test_breaking_off_while_workers_hold_the_rest_is_no_loss(training, weighted):
     """What workers hold is drawn but not given; drawn by hand here, as a loader with two workers does."""
     run = training(MECHANISM, weighted(40), num_workers=2)
-    drawn, batch = iter(run.loader.batch_sampler), default_collate([run.dataset[0]])
-    for _ in range(4):
-        next(drawn)
+    drawn = iter(run.loader.batch_sampler)
+    ahead = [next(drawn) for _ in range(4)]
     for _ in range(17):
-        next(drawn, None)
-        run.step(batch)
+        ahead.append(next(drawn, None))
+        run.step(run.loader.collate_fn([run.dataset[index] for index in ahead.pop(0)]))
     assert sum(1 for _ in run.loader.batch_sampler) == 3
 
 
@@ -150,21 +149,31 @@ def test_schedulers_of_noise_and_clip_norm_are_refused(training, weighted):
             run.step(next(batches))
 
 
+ROWS = {
+    "twice": lambda examples: default_collate([example for example in examples for _ in range(2)]),
+    "fewer": lambda examples: default_collate(examples[1:] or examples),
+}
+
+
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_several_rows_of_one_example_are_refused(training, weighted, mode):
-    """Each row is clipped by itself, so that two rows would move the sum by twice the clip norm."""
-
-    def twice(examples):
-        return default_collate([example for example in examples for _ in range(2)])
-
-    run = training(MECHANISM, weighted(40), mode=mode, collate_fn=twice)
-    batches = Mechanism(MECHANISM.sampler, 1.0).batches(40, 5)
-    assert len(batches.at(0))  # else the stand-in is seen, and thrown away
-    with pytest.raises(RunError, match="more rows than its batch has examples"):
+@pytest.mark.parametrize("rows", ROWS)
+def test_other_rows_than_examples_are_refused(training, weighted, mode, rows):
+    """Each row is clipped by itself: two rows of one example move the sum by twice the clip norm, and so may one
+    example that shares a row with another.
+    """
+    run = training(Mechanism(BallsAndBins(4), 1.0), weighted(40), mode=mode, collate_fn=ROWS[rows])
+    with pytest.raises(RunError, match="not as many rows as its batch has examples"):
         run.step(next(iter(run.loader)))
 
-    half = training(MECHANISM, weighted(40), mode=mode, collate_fn=lambda some: default_collate(some[:1]))
-    half.gradients()  # to leave examples out is harmless
+
+def test_examples_of_another_step_are_seen_by_their_number(training, weighted):
+    """A loader with workers that loses a batch in the middle: what follows is not what the mechanism has next."""
+    run = training(MECHANISM, weighted(400), num_workers=1)
+    drawn = iter(run.loader.batch_sampler)
+    batches = [default_collate([run.dataset[index] for index in next(drawn)]) for _ in range(3)]
+    run.step(batches[0])
+    with pytest.raises(RunError, match="not the examples of this step"):
+        run.step(batches[2])
 
 
 def test_another_clip_norm_in_the_model_is_refused(training, weighted):
@@ -247,6 +256,30 @@ def test_a_gradient_that_is_not_finite_stops_with_its_step(training, weighted, m
         run.gradients()
     assert torch.isfinite(run.vector()).all()
     assert (run.loader.as_run() or MECHANISM).total_steps == place or place == 0
+
+
+def test_two_calls_of_the_model_for_one_step_are_refused(training, weighted):
+    """Opacus adds the second call's gradients to the first's, row by row: here to those of other examples."""
+    run = training(MECHANISM, weighted(40))
+    batch = next(iter(run.loader))
+    tokens, values = batch["inputs"]
+    logits = run.model((tokens, values)) + run.model((tokens.flip(0), values.flip(0))).flip(0)
+    run.optimizer.zero_grad()  # where many loops have it
+    run.loss(logits, batch["label"], batch["weight"]).backward()
+    with pytest.raises(RunError, match="called 2 times for one step"):
+        run.optimizer.step()
+
+
+def test_evaluation_between_two_steps_is_no_second_call(training, weighted):
+    run = training(Mechanism(BallsAndBins(4), 1.0), weighted(40))
+    for batch in run.loader:
+        with torch.no_grad():
+            run.model(batch["inputs"])
+        run.model.eval()
+        run.model(batch["inputs"])
+        run.model.train()
+        run.step(batch)
+    assert run.loader.as_run() == run.mechanism
 
 
 class Normed(nn.Module):

@@ -35,7 +35,7 @@ class Indexed(Dataset):
 
 
 def private(mechanism, dataset, **options):
-    """A loader, and a function that takes a step on whatever batch."""
+    """A loader, and a function that takes a step with as many rows as the next batch has."""
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     options = {"max_grad_norm": 1.0, "key": 3} | options
@@ -43,7 +43,7 @@ def private(mechanism, dataset, **options):
 
     def step():
         optimizer.zero_grad()
-        model(torch.ones(1, 1)).sum().backward()
+        model(torch.ones(max(loader._run.examples_of_batch(), 1), 1)).sum().backward()
         optimizer.step()
 
     return loader, step

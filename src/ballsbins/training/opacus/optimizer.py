@@ -8,10 +8,12 @@ import torch
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
 from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.training.opacus.layers import TrainingPasses
 from ballsbins.training.opacus.noise import StepNoise
 from ballsbins.training.opacus.run import Run
 
 RUN = "ballsbins"  # where the state of the run is in a saved optimizer
+_COARSE = (torch.bfloat16, torch.float16)
 
 
 class _Guarded:
@@ -20,6 +22,8 @@ class _Guarded:
     run: Run
     module: Any  # the model as Opacus wraps it
     rows: int  # of per-example gradients that were clipped and summed for the next step
+    passes: TrainingPasses  # forward passes since the last call of `step`
+    clipped: list[tuple[Any, int]] | None  # gradients and their versions, as ghost clipping left them
     params: list[Any]
     grad_samples: list[Any]
     noise_multiplier: float
@@ -29,14 +33,48 @@ class _Guarded:
     _is_last_step_skipped: bool
 
     def clip_and_accumulate(self) -> None:
-        """Clip and sum (with hooks)."""
+        """Clip and sum (with hooks), in float32 at least: autocast gives gradients of 8 bits, and norms of as few."""
+        self._require_one_pass()
+        for parameter in self.params:
+            if parameter.grad_sample.dtype in _COARSE:
+                parameter.grad_sample = parameter.grad_sample.float()
         self.rows += len(self.grad_samples[0])
         super().clip_and_accumulate()  # type: ignore[misc]
 
     def accumulate(self) -> None:
         """Sum what was clipped in the backward pass (ghost clipping)."""
+        self._require_one_pass()
+        clipped, self.clipped = self.clipped, None
+        found = [(parameter.grad, parameter.grad._version) for parameter in self.params if clipped]
+        if clipped is None or any(
+            a is not b or was != now for (a, was), (b, now) in zip(clipped, found, strict=True)
+        ):
+            raise RunError(
+                "The gradients are not, or not alone, those that ghost clipping left: what another loss adds is not "
+                "clipped. Call backward once for each batch, on the loss of the criterion that make_private "
+                "returned; add up several such losses first; change no gradient before the step."
+            )
         self.rows += len(self.module.per_sample_gradient_norms)
         super().accumulate()  # type: ignore[misc]
+
+    def note_clipped(self) -> None:
+        """Remember what ghost clipping has just left (called by its loss)."""
+        self.clipped = [(parameter.grad, parameter.grad._version) for parameter in self.params]
+
+    def is_time_to_check(self) -> bool:
+        """Whether ghost clipping is to check its norms: at steps 0, 1, 2, 4, 8 and so on, at next to no cost."""
+        return self.run.steps_taken & (self.run.steps_taken - 1) == 0
+
+    def _require_one_pass(self) -> None:
+        passes, self.passes.count = self.passes.count, 0
+        if passes > 1:
+            self.run.require_batch()  # says it better where the calls were for several batches
+            raise RunError(
+                f"The model was called {passes} times for one step. Opacus adds up the gradients of such calls row "
+                "by row, and if an example is not in the same row of each it is clipped with others and counts "
+                "twice. Call the model once: give it both inputs, and let its forward() use its layers on each. Evaluate "
+                "under torch.no_grad()."
+            )
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
@@ -50,15 +88,17 @@ class _Guarded:
         own = getattr(self.module, "max_grad_norm", self.run.clip_norm)
         self._require_unchanged("max_grad_norm of the model", own, self.run.clip_norm)
         examples, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
-        if 0 < examples < rows:
+        if rows != max(examples, 1):
             raise RunError(
-                "The model has more rows than its batch has examples, and each row is clipped by itself: an example "
-                "with several rows would count several times as much as the noise hides. Let collate_fn give one row "
-                "for each example, and keep what belongs to one example in one row of the model's input."
+                "The model has not as many rows as its batch has examples, and each row is clipped by itself. More "
+                "rows: an example counts several times as much as the noise hides. Fewer: examples share a row, or "
+                "these are not the examples of this step. Let collate_fn give one row for each example and leave "
+                "none out, keep the batch in the first dimension, and step on each batch in turn."
             )
         if not examples:  # what was summed is the gradient of the stand-in
             for parameter in self.params:
                 parameter.summed_grad = torch.zeros_like(parameter.summed_grad)
+        self._require_precise()
         self._require_finite()
         scale = self.noise_multiplier * self.max_grad_norm
         if self.run.rank == 0:  # one noise for the sum over all ranks
@@ -95,6 +135,14 @@ class _Guarded:
                 "Leave it as it is, and use no scheduler for it."
             )
 
+    def _require_precise(self) -> None:
+        coarse = [parameter.dtype for parameter in self.params if parameter.dtype in _COARSE]
+        if coarse:
+            raise RunError(
+                f"Parameters of the type {coarse[0]} round sums of gradients by more than an example may change "
+                "them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
+            )
+
     def _require_finite(self) -> None:
         if all(bool(torch.isfinite(parameter.summed_grad).all()) for parameter in self.params):
             return
@@ -111,7 +159,7 @@ class _Guarded:
 
         Opacus would keep their sum and the signals it had queued, and count those examples twice.
         """
-        self.rows = 0
+        self.rows = self.passes.count = 0
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         for parameter in self.params:
@@ -140,12 +188,13 @@ class _Guarded:
 _classes: dict[type, type] = {}
 
 
-def guard(optimizer: Any, module: Any, run: Run) -> None:
+def guard(optimizer: Any, module: Any, run: Run, passes: TrainingPasses) -> None:
     """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
     kind = type(optimizer)
     if kind not in _classes:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
-    optimizer.run, optimizer.module, optimizer.rows = run, module, 0
+    optimizer.run, optimizer.module, optimizer.passes = run, module, passes
+    optimizer.rows, optimizer.clipped = 0, None
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks

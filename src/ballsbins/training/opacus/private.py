@@ -18,6 +18,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Key, as_key
 from ballsbins.training.opacus.accountant import NAME, BallsBinsAccountant
+from ballsbins.training.opacus.ghost import CheckedLoss
+from ballsbins.training.opacus.layers import watch_layers
 from ballsbins.training.opacus.loader import BallsBinsLoader
 from ballsbins.training.opacus.optimizer import guard
 from ballsbins.training.opacus.run import Run
@@ -63,6 +65,7 @@ def make_private(
     )
     run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
     _require_one_run(run, loss_reduction)
+    passes = watch_layers(model)
     loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
     accountant.configure(run)
     try:
@@ -87,7 +90,9 @@ def make_private(
     private_model, private_optimizer = made[0], made[1]
     private_model.forbid_grad_accumulation()
     private_optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=run.sample_rate))
-    guard(private_optimizer, private_model, run)
+    guard(private_optimizer, private_model, run, passes)
+    if grad_sample_mode == "ghost":
+        made[2].__class__ = CheckedLoss
     return made
 
 
