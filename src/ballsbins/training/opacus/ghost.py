@@ -37,8 +37,8 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
         if each.dim() != 1:
             raise RunError(
                 f"The criterion gives losses of shape {tuple(each.shape)}, but must give one for each example: "
-                "Opacus would multiply every loss with the clipping factors of all examples. For logits of one column "
-                "use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
+                "Opacus would multiply every loss with the clipping factors of all examples. For logits of one "
+                "column use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
             )
         for parameter in module.trainable_parameters:
             parameter.__dict__.pop(

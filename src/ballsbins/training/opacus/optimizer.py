@@ -72,8 +72,8 @@ class _Guarded:
             raise RunError(
                 f"The model was called {passes} times for one step. Opacus adds up the gradients of such calls row "
                 "by row, and if an example is not in the same row of each it is clipped with others and counts "
-                "twice. Call the model once: give it both inputs, and let its forward() use its layers on each. Evaluate "
-                "under torch.no_grad()."
+                "twice. Call the model once: give it both inputs, and let its forward() use its layers on each. "
+                "Evaluate under torch.no_grad()."
             )
 
     def add_noise(self) -> None:
