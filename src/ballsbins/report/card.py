@@ -6,7 +6,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,14 @@ from ballsbins import validate
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.saved_claim import claim_from_dict
+from ballsbins.report.saved_claim import claim_from_dict, is_line
 from ballsbins.report.versions import library_versions
 
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
 
 SCHEMA = 1  # of `to_dict`; a card must mean the same next year
+_LONGEST = 40  # digits of a whole number; nothing that a card counts has more
 _REQUIRED = {"schema", "mechanism", "delta", "claim"}
 _NEWER = "Update ballsbins: this card was written by a later version."
 _NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under details."
@@ -77,15 +78,19 @@ class Card:
             raise InvalidInputError("key_secret", self.key_secret, "True or False", advice)
         for name in ("key_commitment", "noise"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise InvalidInputError(name, type(value).__name__, "text or None", "Describe it in words.")
+            if value is not None and not is_line(value):
+                kind = type(value).__name__  # the value itself may be a key, given by mistake
+                raise InvalidInputError(name, kind, "one line of text or None", "Describe it in words.")
         lines = self.not_covered
-        if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+        if isinstance(lines, str) or not isinstance(lines, Iterable) or not all(map(is_line, lines)):
             advice = "One sentence for each use of the data that the claim does not cover."
-            raise InvalidInputError("not_covered", lines, "a list of texts", advice)
+            raise InvalidInputError("not_covered", lines, "a list of texts of one line", advice)
         object.__setattr__(self, "not_covered", tuple(lines))
         for name in ("metrics", "details", "versions"):
             object.__setattr__(self, name, _plain_mapping(name, getattr(self, name)))
+        if not all(is_line(word) for pair in self.versions.items() for word in pair):
+            advice = "Names of libraries, and their versions as text."
+            raise InvalidInputError("versions", self.versions, "texts of one line", advice)
         if self.stated is not None and (
             not isinstance(self.stated, Bound) or self.stated.quantity != "epsilon"
         ):
@@ -161,7 +166,7 @@ class Card:
         if not isinstance(saved, Mapping):
             raise InvalidInputError("a card", type(saved).__name__, "a JSON object", "Was the file cut?")
         schema = saved.get("schema")
-        if schema != SCHEMA:
+        if schema != SCHEMA or isinstance(schema, bool):
             later = isinstance(schema, int) and schema > SCHEMA
             advice = _NEWER if later else "A card of ballsbins has it as its first field; is this one?"
             raise InvalidInputError("the schema of the card", schema, f"{SCHEMA}", advice)
@@ -179,8 +184,15 @@ class Card:
             )
         given = {name: saved[name] for name in optional & set(saved)}
         for name in ("mechanism", "planned"):
-            if saved.get(name) is not None and not isinstance(saved[name], Mapping):
-                raise InvalidInputError(f"the card's {name}", saved[name], "a JSON object", "Was it edited?")
+            run = saved.get(name)
+            if run is None and name == "planned":
+                continue
+            for part, what in (
+                (run, name),
+                (run.get("sampler") if isinstance(run, Mapping) else {}, "sampler"),
+            ):
+                if not isinstance(part, Mapping):
+                    raise InvalidInputError(f"the card's {what}", part, "a JSON object", "Was it edited?")
         if given.get("planned") is not None:
             given["planned"] = Mechanism.from_dict(saved["planned"])
         given.setdefault("versions", {})
@@ -209,7 +221,12 @@ class Card:
                 "the card", name, "a text file in UTF-8", "Is it a card at all?"
             ) from None
         try:
-            saved = json.loads(text, parse_constant=_no_constant)
+            saved = json.loads(text, parse_constant=_no_constant, parse_int=_whole)
+        except RecursionError:
+            advice = "Is it a card at all?"
+            raise InvalidInputError(
+                "the card", name, "JSON that is nested a few levels deep", advice
+            ) from None
         except json.JSONDecodeError as error:
             where = f"JSON (line {error.lineno}, column {error.colno}: {error.msg})"
             raise InvalidInputError("the card", name, where, "Was the file cut or edited?") from None
@@ -243,6 +260,15 @@ def write_atomically(target: Path, text: str) -> None:
 
 def _no_constant(name: str) -> float:
     raise InvalidInputError("a number in the card", name, "finite", "JSON has no such number.")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _LONGEST:
+        advice = "Was the card edited or damaged?"
+        raise InvalidInputError(
+            "a number in the card", f"{digits[:12]}…", f"of at most {_LONGEST} digits", advice
+        )
+    return int(digits)
 
 
 def _plain_mapping(name: str, given: Any) -> dict[str, Any]:

@@ -28,9 +28,9 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
     if saved["quantity"] != "epsilon":
         advice = "A card claims an ε at its δ."
         raise InvalidInputError(f"the quantity of the {part}", saved["quantity"], '"epsilon"', advice)
-    if not isinstance(saved["method"], str):
+    if not is_line(saved["method"]):
         advice = "It says how the number was obtained."
-        raise InvalidInputError(f"the method of the {part}", saved["method"], "text", advice)
+        raise InvalidInputError(f"the method of the {part}", saved["method"], "one line of text", advice)
     lower, value, upper = (_number(f"{name} of the {part}", saved[name]) for name in _NUMBERS)
     if not lower <= value <= upper:
         advice = "A bound is lower ≤ value ≤ upper; the card was edited or damaged."
@@ -45,7 +45,13 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         open_left=True,
         advice="It is the probability that the bound holds: 1 unless it is from Monte Carlo.",
     )
-    penalty = _number(f"penalty of the {part}", saved.get("penalty", 0.0))
+    penalty = validate.real(
+        f"penalty of the {part}",
+        saved.get("penalty", 0.0),
+        0.0,
+        1.0,
+        advice="It is the part of δ that truncation costs.",
+    )
     directions = saved.get("directions", {})
     if not isinstance(directions, Mapping) or not set(directions) <= {"remove", "add"}:
         advice = "They are remove and add."
@@ -61,6 +67,11 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         penalty,
         directions=MappingProxyType(parts),
     )
+
+
+def is_line(text: Any) -> bool:
+    """Whether it is text that may be shown as it is: it can neither begin a paragraph nor command a terminal."""
+    return isinstance(text, str) and text.isprintable()
 
 
 def _number(name: str, value: Any) -> float:

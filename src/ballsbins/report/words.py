@@ -27,14 +27,17 @@ def near(value: float, digits: int = 6) -> str:
 
 def stated(value: float) -> str:
     """A number that somebody chose, such as δ: as it was written, or rounded up where that is long."""
-    written = Decimal(repr(float(value)))
-    return _written(written) if len(written.as_tuple().digits) <= 6 else up(value)
+    return _rounded(value, 6, ROUND_CEILING)
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
+    """What is short is shown as it is written (1.3, though the double of that name is a little more).
+
+    No decimal that is shorter than `repr` lies between it and the double, so rounding from it errs to no other side.
+    """
     if not np.isfinite(value):
         return "∞" if value > 0 else "−∞"
-    return _written(Decimal(value).normalize(Context(prec=digits, rounding=rounding)))
+    return _written(Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding)))
 
 
 def _written(number: Decimal) -> str:
@@ -73,7 +76,7 @@ def length_of(mechanism: Mechanism) -> str:
     if mechanism.epochs == 1:
         return f"{last:,} of the {count(steps, 'step')} of one epoch"
     whole = count(mechanism.epochs - 1, "whole epoch")
-    return f"{whole} of {count(steps, 'step')} and {last:,} steps of the next"
+    return f"{whole} of {count(steps, 'step')} and {count(last, 'step')} of the next"
 
 
 def describe(mechanism: Mechanism, derived: str | None = None) -> str:
@@ -86,6 +89,6 @@ def describe(mechanism: Mechanism, derived: str | None = None) -> str:
     early = "" if last is None else f", the last stopped after {count(last, 'step')}"
     sigma = f"{mechanism.noise_multiplier:.10g}"
     return (
-        f"{name_of(sampler)}, σ = {sigma}, {sampler.steps:,} steps an epoch{why}, "
+        f"{name_of(sampler)}, σ = {sigma}, {count(sampler.steps, 'step')} an epoch{why}, "
         f"{count(mechanism.epochs, 'epoch')}{early}{cut}"
     )
