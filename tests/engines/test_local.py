@@ -328,6 +328,11 @@ def test_the_manifest_survives_and_refuses_what_it_does_not_know(folder, key, ti
         {**saved, "format_version": 2},
         {**saved, "more": 1},
         {**saved, "sampler": {"type": "magic"}},
+        {**saved, "sampler": BallsAndBins(40, max_batch_size=9, num_examples=7).to_dict(), "mechanism": None},
+        {**saved, "key_commitment": None},
+        {**saved, "fingerprint": 5},
+        {**saved, "version": [1]},
+        {**saved, "identity_column": {}},
     ):
         with pytest.raises(InvalidInputError):
             Manifest.from_dict(broken)

@@ -67,13 +67,14 @@ def test_a_late_start_opens_only_the_files_from_there_on(stored, key, tmp_path):
         list(files.batches(0))
 
 
-def test_a_part_with_other_rows_is_refused(stored, table, tmp_path):
+def test_a_part_with_other_rows_is_refused(stored, tmp_path):
     copy = tmp_path / "copy"
     (copy / "epoch-000000").mkdir(parents=True)
     copy.chmod(0o700)
     for path in (stored / "epoch-000000").iterdir():
         (copy / "epoch-000000" / path.name).write_bytes(path.read_bytes())
-    pq.write_table(table.slice(0, 5), copy / "epoch-000000" / "part-000000.parquet")
+    part = copy / "epoch-000000" / "part-000000.parquet"
+    pq.write_table(pq.read_table(part).slice(0, 5), part)
     with pytest.raises(DataError, match="does not have the rows it should have"):
         next(BatchFiles.open(copy).batches(0))
 
@@ -216,3 +217,37 @@ def test_default_memory_gives_the_same_files_as_little(folder, key, tiny, tmp_pa
         build(plan(open_inputs([folder]), SAMPLER, memory=memory), tmp_path / name, key)
     pair = (BatchFiles.open(tmp_path / name).batches(0) for name in ("a", "b"))
     assert all(one.equals(other) for one, other in zip(*pair, strict=True))
+
+
+def test_a_weight_of_the_users_own_is_not_taken_for_ours(table, key, tmp_path):
+    """Gradients are multiplied by ours after clipping: by another number they would exceed the clip norm."""
+    pq.write_table(table.append_column("weight", pa.array(np.full(ROWS, 9.0))), tmp_path / "in.parquet")
+    build(plan(open_inputs([tmp_path / "in.parquet"]), SAMPLER), tmp_path / "out", key)
+    files = BatchFiles.open(tmp_path / "out")
+    assert next(padded_arrays(files, 0, columns=["x"]))["weight"].max() == 1
+    for columns in (None, ["x", "weight"]):
+        with pytest.raises(InvalidInputError, match=r"columns is 'weight'.*rename"):
+            next(padded_arrays(files, 0, columns=columns))
+
+
+def copied(stored, tmp_path):
+    return shutil.copytree(stored, tmp_path / "copy") / "epoch-000000"
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 10**9])
+def test_offsets_that_were_changed_are_refused(wrong, stored, tmp_path):
+    """A row would be in two batches, or a batch would begin nowhere."""
+    epoch = copied(stored, tmp_path)
+    offsets = np.load(epoch / "offsets.npy")
+    offsets[3] = wrong
+    np.save(epoch / "offsets.npy", offsets)
+    with pytest.raises(DataError, match=r"offsets\.npy' .*Build the epoch again"):
+        list(BatchFiles.open(epoch.parent).batches(0))
+
+
+def test_columns_other_than_the_manifest_says_are_refused(stored, tmp_path):
+    epoch = copied(stored, tmp_path)
+    text = (epoch / "manifest.json").read_text()
+    (epoch / "manifest.json").write_text(text.replace('"name": "x"', '"name": "y"'))
+    with pytest.raises(DataError, match=r"columns.*manifest.*Build the epoch again"):
+        list(BatchFiles.open(epoch.parent).batches(0))

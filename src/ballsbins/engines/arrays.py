@@ -31,9 +31,18 @@ def padded_arrays(
     The length is that of the largest batch there may be, divided among the ranks; files need not be padded. Rows of
     weight 0 hold nothing: multiply losses or clipped gradients by the weight, and divide by the public n/T.
     """
-    stored = None if columns is None else list(columns)
-    if stored is not None and files.manifest.padded_to is not None and WEIGHT_COLUMN not in stored:
-        stored.append(WEIGHT_COLUMN)
+    stored = [name for name, _ in files.manifest.columns] if columns is None else list(columns)
+    if files.manifest.padded_to is not None:
+        stored = list(dict.fromkeys([*stored, WEIGHT_COLUMN]))
+    elif (
+        WEIGHT_COLUMN in stored
+    ):  # clipped gradients are multiplied by ours: another would exceed the clip norm
+        raise InvalidInputError(
+            "columns",
+            WEIGHT_COLUMN,
+            "left out: it would be taken for the weight that says which rows are real",
+            "Name the other columns, or rename it before you build.",
+        )
     batches = files.batches(epoch, start, rank, ranks, stored)
     size = -(-largest_batch(files.manifest) // ranks)
     for table in batches:

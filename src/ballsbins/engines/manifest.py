@@ -83,6 +83,13 @@ class Manifest:
                 "one that puts every row into one batch",
                 "Poisson batches repeat rows: write them with `ballsbins assign` and join.",
             )
+        self.sampler._check_num_examples(self.num_examples)
+        texts = {name: getattr(self, name) for name in ("fingerprint", "key_commitment", "version")}
+        if self.identity_column is not None:
+            texts["identity_column"] = self.identity_column
+        for name, value in texts.items():
+            if not isinstance(value, str):
+                raise InvalidInputError(name, value, "text", advice)
         if self.padded_to is not None:
             validate.integer("padded_to", self.padded_to, 1, advice=advice)
         if self.mechanism is not None and self.mechanism.sampler != self.sampler:

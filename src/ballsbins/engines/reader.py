@@ -120,7 +120,7 @@ class _Epoch:
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
         self.directory, self.manifest = directory, manifest
-        path = directory / OFFSETS_NAME
+        self.offsets_path = path = directory / OFFSETS_NAME
         try:
             self.offsets: NDArray[np.int64] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
@@ -165,8 +165,11 @@ def _batches(
     stream = _read_ahead(epoch.row_groups(start), columns)
     try:
         piece, used = _empty(epoch, columns), 0
+        last = int(epoch.offsets[-1])
         for begin, end in pairwise(epoch.offsets[start:]):
             missing = int(end) - int(begin)
+            if not 0 <= missing <= last - int(begin):  # or a row would be in two batches
+                raise DataError(f"{str(epoch.offsets_path)!r} does not ascend. Build the epoch again.")
             taken = []
             while missing > piece.num_rows - used:
                 if used < piece.num_rows:
@@ -185,6 +188,10 @@ def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
     """A table of no rows with the schema of the files."""
     parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
     schema = parquet.read_schema(epoch.directory / part_name(0))
+    if schema.names != [name for name, _ in epoch.manifest.columns]:
+        raise DataError(
+            f"The files in {str(epoch.directory)!r} have other columns than the manifest. Build the epoch again."
+        )
     table = schema.empty_table()
     return table if columns is None else table.select(columns)
 
