@@ -169,3 +169,82 @@ def test_a_column_that_is_there_twice_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("n,n\n1,2\n")
     with pytest.raises(DataError, match="'n' is twice"):
         open_inputs([tmp_path / "a.csv"])
+
+
+def in_files(tmp_path, *columns):
+    """One column, cut into files a, b, …"""
+    for name, column in zip("abcd", columns, strict=False):
+        pq.write_table(
+            pa.table([column], schema=pa.schema([column_field(column)])), tmp_path / f"{name}.parquet"
+        )
+    return open_inputs([tmp_path])
+
+
+def column_field(column):
+    return pa.field("c", column.type, nullable=column.null_count > 0)
+
+
+def test_files_that_may_and_may_not_have_missing_values_are_one_table(tmp_path):
+    inputs = in_files(tmp_path, pa.array([1, 2]), pa.array([3, None]))
+    assert all_rows(inputs)["c"].to_pylist() == [1, 2, 3, None]
+    assert inputs.schema.field("c").nullable
+
+
+def test_categories_of_many_files_need_not_fit_the_smallest_index(key, tmp_path):
+    """What pandas writes: each file has its own categories, numbered in 8 bits."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    files = [pa.array([f"{file}-{row}" for row in range(100)]).cast(kind) for file in range(3)]
+    inputs = in_files(tmp_path, *files)
+    sampler = BallsAndBins(4)
+    build(plan(inputs, sampler), tmp_path / "out", key)
+    for indices, batch in zip(
+        sampler.batches(300, key), BatchFiles.open(tmp_path / "out").batches(0), strict=True
+    ):
+        assert batch["c"].to_pylist() == [f"{row // 100}-{row % 100}" for row in indices]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_views_are_read_as_text_and_bytes(kind, key, tmp_path):
+    values = [f"{row}" for row in range(50)]
+    if kind == pa.binary_view():
+        values = [value.encode() for value in values]
+    inputs = in_files(tmp_path, pa.array(values, kind))
+    build(plan(inputs, BallsAndBins(3), identity_column="c"), tmp_path / "out", key)
+    found = pa.concat_tables(BatchFiles.open(tmp_path / "out").batches(0))
+    assert sorted(found["c"].to_pylist()) == sorted(values)
+
+
+def test_a_type_whose_rows_cannot_be_moved_is_named(tmp_path):
+    with pytest.raises(
+        DataError, match=r"'c' of '.*a\.parquet' is of type list.*cannot be put in another order"
+    ):
+        in_files(tmp_path, pa.array([["x"]], pa.list_(pa.string_view())))
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_text_files_without_rows_tell_no_types(order, tmp_path):
+    for name, lines in zip(order, ("", "1,x\n2,y\n"), strict=True):
+        (tmp_path / f"{name}.csv").write_text(f"n,t\n{lines}")
+    assert all_rows(open_inputs([tmp_path])).to_pylist() == [{"n": 1, "t": "x"}, {"n": 2, "t": "y"}]
+
+
+def test_names_that_are_not_text_are_refused(table, tmp_path, key):
+    pq.write_table(table, tmp_path / "in.parquet")
+    made = plan(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
+    with pytest.raises(DataError, match="cannot be used for batch files"):
+        build(made, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), key)
+    os.rename(tmp_path / "in.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_inputs([tmp_path])
+
+
+def test_ways_to_read_text_are_not_for_parquet(folder):
+    for csv in (CsvOptions(header=False), CsvOptions(types={"x": "int8"})):
+        with pytest.raises(InvalidInputError, match="left out for Parquet"):
+            open_inputs([folder], csv=csv)
+
+
+def test_columns_are_chosen_without_opening_the_files_again(folder, table, monkeypatch):
+    inputs = open_inputs([folder])
+    monkeypatch.setattr(type(inputs), "_schema_of", None)
+    assert all_rows(inputs.only(["x", "row"])).equals(table.select(["x", "row"]))

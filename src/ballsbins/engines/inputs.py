@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,23 +45,11 @@ class File:
 class Inputs:
     """Files of one kind and one schema, as one table whose rows are numbered by file, then by row."""
 
-    def __init__(self, files: Sequence[File], csv: CsvOptions, columns: Sequence[str] | None) -> None:
+    def __init__(self, files: Sequence[File], csv: CsvOptions) -> None:
         """Use `open_inputs`."""
-        self.files, self._csv = tuple(files), csv
-        types = {name: _type_of(name, kind) for name, kind in csv.types.items()}
-        self.schema: pa.Schema = self._schema_of(self.files[0], types)
-        repeated = {name for name in self.schema.names if self.schema.names.count(name) > 1}
-        if repeated:
-            raise DataError(
-                f"The column {min(repeated)!r} is twice in {self.files[0].shown!r}. Give every column "
-                "its own name."
-            )
-        # the types of text are guessed from the first file, and hold for all
-        types = {entry.name: entry.type for entry in self.schema}
-        for file in self.files[1:]:
-            _require_same(self.schema, self._schema_of(file, types), self.files[0], file)
-        if columns is not None:
-            self.schema = _selected(self.schema, columns, self.files[0])
+        self.files, self.csv = tuple(files), csv
+        self.stored_schema: pa.Schema = self._common_schema()
+        self.schema: pa.Schema = self.stored_schema
 
     @property
     def bytes(self) -> int:
@@ -74,7 +63,9 @@ class Inputs:
 
     def only(self, columns: Sequence[str]) -> Inputs:
         """The same rows with these columns only."""
-        return Inputs(self.files, self._csv, columns)
+        narrow = copy(self)
+        narrow.schema = _selected(self.stored_schema, columns, self.files[0])
+        return narrow
 
     def count(self) -> int:
         """The number of rows: from the footers of Parquet files; text files are read once for it."""
@@ -143,7 +134,10 @@ class Inputs:
                 done, total = 0, max(opened.metadata.num_rows, 1)
                 for batch in opened.iter_batches(rows, columns=names, use_threads=False):
                     done += batch.num_rows
-                    yield before + file.size * done // total, batch.select(names)
+                    rows_of_table = batch.select(names)
+                    if rows_of_table.schema != self.schema:
+                        rows_of_table = rows_of_table.cast(self.schema)
+                    yield before + file.size * done // total, rows_of_table
         else:
             with file.filesystem.open_input_stream(file.path) as source:
                 types = {entry.name: entry.type for entry in self.schema}
@@ -160,11 +154,39 @@ class Inputs:
         return csv.open_csv(
             source,
             read_options=csv.ReadOptions(
-                block_size=_CSV_BLOCK, autogenerate_column_names=not self._csv.header, use_threads=False
+                block_size=_CSV_BLOCK, autogenerate_column_names=not self.csv.header, use_threads=False
             ),
             parse_options=csv.ParseOptions(delimiter="\t" if file.kind == "tsv" else ","),
             convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=names),
         )
+
+    def _common_schema(self) -> pa.Schema:
+        """The columns of all files, as types that all of them can be read as; what differs otherwise is an error.
+
+        The types of text are guessed from the first file that has values, and hold for all.
+        """
+        arrow = load("pyarrow", feature="Reading tables", extra="data")
+        known = {name: _type_of(name, kind) for name, kind in self.csv.types.items()}
+        common: dict[str, Any] = {}
+        for file in self.files:
+            found = self._schema_of(file, known)
+            repeated = [name for name in found.names if found.names.count(name) > 1]
+            if repeated:
+                raise DataError(
+                    f"The column {min(repeated)!r} is twice in {file.shown!r}. Give every column its own name."
+                )
+            movable = arrow.schema([_movable(entry, file) for entry in found])
+            if not common:
+                common = {entry.name: entry for entry in movable}
+            _require_same(common, movable, self.files[0], file)
+            for entry in movable:
+                nullable = entry.nullable or common[entry.name].nullable
+                common[entry.name] = entry.with_nullable(nullable)
+                if not self.is_parquet and not arrow.types.is_null(entry.type):
+                    known[entry.name] = entry.type
+        if not self.is_parquet:
+            return arrow.schema([arrow.field(name, known.get(name, arrow.null())) for name in common])
+        return arrow.schema(list(common.values()))
 
     def _schema_of(self, file: File, types: Mapping[str, Any]) -> pa.Schema:
         with naming(file):
@@ -179,9 +201,7 @@ class Inputs:
             return found
 
 
-def open_inputs(
-    addresses: Sequence[str | Path], *, csv: CsvOptions | None = None, columns: Sequence[str] | None = None
-) -> Inputs:
+def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = None) -> Inputs:
     """Open files and directories of files, in the order given; a directory's files are taken in order of path."""
     if not addresses:
         raise InvalidInputError(
@@ -195,7 +215,11 @@ def open_inputs(
                 "of a table must be "
                 "of one kind. Convert them, or name those of one kind."
             )
-    return Inputs(files, csv or CsvOptions(), columns)
+    if csv not in (None, CsvOptions()) and files[0].kind == "parquet":
+        raise InvalidInputError(
+            "the way to read text", csv, "left out for Parquet files", "They state their columns and types."
+        )
+    return Inputs(files, csv or CsvOptions())
 
 
 def _type_of(column: str, name: str) -> Any:
@@ -218,7 +242,11 @@ def _files_at(address: str) -> list[File]:
         else:
             filesystem, path = fs.LocalFileSystem(), str(Path(address).absolute())
         info = filesystem.get_file_info(path)
-    except (OSError, arrow.ArrowException) as error:
+        found = []
+        if info.type == fs.FileType.Directory:
+            below = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+            found = sorted((entry.path, entry.size) for entry in below if entry.type == fs.FileType.File)
+    except (OSError, arrow.ArrowException, UnicodeError) as error:  # a name of bytes that are not text, too
         raise DataError(f"{address!r} cannot be read ({error}). Check the address and your rights.") from None
 
     def shown(path: str) -> str:
@@ -235,12 +263,10 @@ def _files_at(address: str) -> list[File]:
         return [File(filesystem, path, address, info.size, kind)]
     if info.type == fs.FileType.NotFound:
         raise DataError(f"{address!r} does not exist. Name a file or a directory of files.")
-    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
     files = [
-        File(filesystem, entry.path, shown(entry.path), entry.size, kind)
-        for entry in sorted(found, key=lambda entry: entry.path)
-        if entry.type == fs.FileType.File and not _hidden(entry.path[len(info.path) :])
-        if (kind := _kind_of(entry.path)) is not None
+        File(filesystem, path, shown(path), size, kind)
+        for path, size in found
+        if not _hidden(path[len(info.path) :]) and (kind := _kind_of(path)) is not None
     ]
     if not files:
         raise DataError(f"{address!r} has no Parquet, CSV or TSV files. Name a directory that has some.")
@@ -261,19 +287,40 @@ def _kind_of(path: str) -> str | None:
     return _KINDS.get(Path(name).suffix)
 
 
-def _require_same(first: pa.Schema, other: pa.Schema, first_file: File, file: File) -> None:
-    for name in first.names:
+def _movable(entry: pa.Field, file: File) -> pa.Field:
+    """The column of a type whose rows Arrow can put in another order, and whose files can be joined."""
+    arrow = load("pyarrow", feature="Reading tables", extra="data")
+    types, kind = arrow.types, entry.type
+    if types.is_dictionary(kind) and kind.index_type.bit_width < 32:  # other files may have more values
+        kind = arrow.dictionary(arrow.int32(), kind.value_type, kind.ordered)
+    elif types.is_string_view(kind):
+        kind = arrow.string()
+    elif types.is_binary_view(kind):
+        kind = arrow.binary()
+    try:
+        arrow.nulls(0, kind).take(arrow.array([], arrow.int64()))
+    except arrow.ArrowNotImplementedError:
+        raise DataError(
+            f"The column {entry.name!r} of {file.shown!r} is of type {kind}, whose rows cannot be put in another "
+            "order. Convert it, or leave it out."
+        ) from None
+    return entry.with_type(kind).remove_metadata()
+
+
+def _require_same(first: Mapping[str, pa.Field], other: pa.Schema, first_file: File, file: File) -> None:
+    types = load("pyarrow.types", feature="Reading tables", extra="data")
+    for name, entry in first.items():
         if name not in other.names:
             raise _missing_column(name, file, other.names)
-        if first.field(name).type != other.field(name).type:
+        kind, found = entry.type, other.field(name).type
+        if kind != found and (file.kind == "parquet" or not (types.is_null(kind) or types.is_null(found))):
             raise DataError(
-                f"The column {name!r} is of type {other.field(name).type} in {file.shown!r}, but of type "
-                f"{first.field(name).type} in {first_file.shown!r}. All files of a table must have "
-                "one schema: convert it."
+                f"The column {name!r} is of type {found} in {file.shown!r}, but of type {kind} in "
+                f"{first_file.shown!r}. All files of a table must have one schema: convert it."
             )
     for name in other.names:
-        if name not in first.names:
-            raise _missing_column(name, first_file, first.names, file)
+        if name not in first:
+            raise _missing_column(name, first_file, list(first), file)
 
 
 def _missing_column(name: str, file: File, known: Sequence[str], has_it: File | None = None) -> DataError:

@@ -26,14 +26,14 @@ _NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 def prepare_directory(directory: Path) -> None:
     """Make a directory for batch files, or take one that is empty or has some; never one with other things."""
     try:
+        str(directory).encode()  # Arrow knows only names that are text
         directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         names = os.listdir(directory)
         if not names:
             directory.chmod(DIRECTORY_MODE)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DataError(
-            f"{str(directory)!r} cannot be used for batch files ({error.strerror}). Name a directory "
-            "you may write to."
+            f"{str(directory)!r} cannot be used for batch files ({error}). Name a directory you may write to."
         ) from None
     strange = [name for name in names if epoch_number(name) is None and not _is_ours(name)]
     if strange:

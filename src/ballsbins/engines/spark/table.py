@@ -68,10 +68,10 @@ def _read(spark: SparkSession, inputs: Inputs) -> DataFrame:
     try:
         if inputs.is_parquet:
             return spark.read.parquet(*addresses)
-        whole = Inputs(inputs.files, inputs._csv, None).schema
+        whole = inputs.stored_schema
         options: dict[str, Any] = {
             "sep": "\t" if inputs.files[0].kind == "tsv" else ",",
-            "header": inputs._csv.header,
+            "header": inputs.csv.header,
             "enforceSchema": False,  # or columns that stand in another order would be taken for one another
             "escape": '"',
             "mode": "FAILFAST",
