@@ -87,6 +87,21 @@ def test_a_larger_claim_agrees():
     assert check(claiming(Card(RUNS[0], DELTA), 1.5), METHOD).agrees
 
 
+@pytest.mark.parametrize("mechanism", [RUNS[0], RUNS[2], Mechanism(BallsAndBins(50), 0.05, 2)], ids=repr)
+def test_an_infinite_claim_is_true_and_there_is_no_delta_to_compare(mechanism):
+    claim = replace(mechanism.epsilon(DELTA), upper=float("inf"), directions={})
+    found = check(Card(mechanism, DELTA, stated=claim), METHOD)
+    assert found.agrees
+    assert found.delta is found.second is None
+    assert found.second_verdict == "no opinion"
+
+
+def test_a_claim_beyond_the_composed_curve_is_still_a_claim():
+    mechanism = Mechanism(BallsAndBins(50), 0.8, 2)
+    claim = replace(mechanism.epsilon(DELTA), upper=600.0, directions={})
+    assert check(Card(mechanism, DELTA, stated=claim), METHOD).agrees
+
+
 def test_the_claim_of_one_direction_is_checked_too():
     card = Card(RUNS[0], DELTA)
     add = card.claim.directions["add"]

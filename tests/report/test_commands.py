@@ -88,6 +88,25 @@ def test_check_of_a_claim_that_is_too_small(card):
     assert json.loads(invoke("check", card, *FEW, "--json").stdout)["agrees"] is False
 
 
+def test_the_words_of_a_card_are_no_instructions(card):
+    saved = json.loads(card.read_text())
+    saved["claim"]["method"] = "[/bold] [red]AGREE"
+    card.write_text(json.dumps(saved))
+    done = shell("check", card, *FEW)
+    assert done.returncode == 0
+    assert "claimed by: [/bold] [red]AGREE" in done.stdout
+
+
+def test_an_infinite_claim_is_checked(card):
+    saved = json.loads(card.read_text())
+    saved["claim"] |= {"upper": "inf", "directions": {}}
+    card.write_text(json.dumps(saved))
+    done = shell("check", card, *FEW)
+    assert done.returncode == 0
+    assert "AGREE: ε is at most ∞" in done.stdout
+    assert "protects nobody" in done.stdout
+
+
 def test_citation(card):
     text = invoke("citation", "--from", card).stdout
     assert text == invoke("citation", "-s", 0.6, "-T", 100).stdout

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ballsbins import BallsAndBins, Deterministic, Mechanism, MonteCarlo, Poisson, Shuffle
+from ballsbins import (
+    BallsAndBins,
+    Deterministic,
+    InvalidInputError,
+    Mechanism,
+    MonteCarlo,
+    Poisson,
+    Shuffle,
+)
 from ballsbins.report import Card
 from ballsbins.report.elsewhere import replace_one, under_others
 from ballsbins.report.words import down, length_of, stated, up
@@ -116,7 +125,10 @@ def test_an_early_stop_states_the_steps_really_taken():
     run = Mechanism(BallsAndBins(100), 0.6, last_epoch_steps=37)
     card = Card(run, DELTA, planned=plan)
     text = flat(card.statement())
-    assert "37 of the 100 steps of one epoch, 37 steps in all; the run stopped early" in text
+    assert "37 of the 100 steps of one epoch; the run stopped early" in text
+    assert (
+        "for the 37 of 100 steps that were taken, if nothing learnt in the run" in card.statement().headline
+    )
     (claimed,) = numbers("at most", card.statement().headline)
     assert claimed == pytest.approx(run.epsilon(DELTA).upper, rel=1e-5)
     assert claimed < 0.9 * plan.epsilon(DELTA).upper
@@ -222,7 +234,73 @@ def test_markdown_and_text_say_the_same():
     assert max(len(line) for line in statement.text(60).splitlines()) <= 60
 
 
+def test_equations_stay_on_one_line():
+    lines = ONE.statement(DELTA, num_examples=5000).text(40).splitlines()
+    assert any("n = 5,000" in line for line in lines)
+    assert not any(line.endswith((" =", " δ", " σ")) or line.lstrip().startswith("=  ") for line in lines)
+    assert "\N{NO-BREAK SPACE}" not in "".join(lines)
+
+
+def test_a_claim_that_is_not_true_is_not_stated():
+    claim = ONE.epsilon(DELTA)
+
+    def stated_as(**words):
+        return Card(ONE, DELTA, stated=replace(claim, **words)).statement()
+
+    stated_as()
+    stated_as(upper=2 * claim.upper)
+    for words, name in (
+        ({"lower": 0.0, "value": 1.0, "upper": 0.99 * claim.lower}, "the claim for balls-and-bins, σ = 0.6"),
+        ({"value": 9.0, "lower": 9.0, "upper": 9.0}, "the lower end of the claim"),
+        (
+            {"directions": {"add": replace(claim.directions["add"], lower=0.0, value=0.0, upper=0.0)}},
+            "in the direction add",
+        ),
+    ):
+        with pytest.raises(InvalidInputError, match=re.escape(name)):
+            stated_as(**words)
+
+
+def test_a_claim_for_shuffling_below_what_is_proved_is_not_stated_unless_it_is_said_to_be_probable():
+    run = Mechanism(Shuffle(50), 0.8)
+    claim = run.epsilon(DELTA)
+    middle = 0.5 * (claim.lower + claim.upper)
+    less = replace(claim, value=middle, upper=middle, directions={})
+    with pytest.raises(InvalidInputError, match="which is what is proved"):
+        Card(run, DELTA, stated=less).statement()
+    assert "confidence 1 −" in Card(run, DELTA, stated=replace(less, confidence=0.99)).statement().headline
+
+
+@pytest.mark.parametrize(
+    ("sampler", "said", "not_said"),
+    [
+        (BallsAndBins(10), "given the sizes, balls-and-bins is shuffling", "rounded up or down"),
+        (Poisson(10), "realised batch sizes and the batches themselves;", "is shuffling"),
+        (Shuffle(10), "divided by 10, rounded up or down", "batch sizes"),
+        (Deterministic(10), "The batches are not random", "the batches themselves"),
+    ],
+    ids=repr,
+)
+def test_what_is_said_of_batches_fits_the_sampler(sampler, said, not_said):
+    text = flat(Mechanism(sampler, 1.0).statement(DELTA))
+    assert said in text
+    assert not_said not in text
+
+
+def test_odd_ends():
+    assert "ε is at most 0 at δ" in Mechanism(BallsAndBins(100), 1e6).statement(DELTA).headline
+    assert "such as n / steps" in flat(Mechanism(BallsAndBins(2), 1.0).statement(DELTA, num_examples=0))
+    small = flat(Mechanism(BallsAndBins(2), 1.0).statement(DELTA, clip_norm=1e-7))
+    assert "Clip norm. 1e-7." in small
+    assert "1 epoch of 2 steps. Batch size" in small
+    cut = Mechanism(BallsAndBins(100, max_batch_size=110, num_examples=5000), 0.6)
+    assert "With the same noise, steps and epochs but no truncation" in flat(cut.statement(DELTA))
+
+
 def test_length_in_words():
+    assert (
+        length_of(Mechanism(BallsAndBins(7), 1.0, 2, 1)) == "1 whole epoch of 7 steps and 1 step of the next"
+    )
     assert length_of(Mechanism(BallsAndBins(7), 1.0)) == "1 epoch of 7 steps"
     assert (
         length_of(Mechanism(BallsAndBins(7), 1.0, 3, 2))
@@ -237,6 +315,9 @@ def test_rounding_is_against_ourselves():
         assert float(stated(value)) >= value
     assert stated(1e-5) == "1e-5"  # although the double is a little above 1e-5
     assert stated(0.25) == "0.25"
+    assert (
+        up(1.3) == down(1.3) == "1.3"
+    )  # a claim of 1.3 is shown as such, though its double is a little more
     assert stated(1 / 60000) == "1.66667e-5"
 
 

@@ -16,6 +16,7 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
 from ballsbins.report.card import write_atomically
 from ballsbins.report.words import stated
+from ballsbins.samplers import Shuffle
 
 _RUN, _CARD = "What is run", "A run that has a card"
 
@@ -173,26 +174,31 @@ def _show(found: Any) -> None:
     run, claim, out = found.card, found.card.claim, render.console()
     out.print(render.describe(run.mechanism), style="dim")
     out.print()
-    at = render.up(min(float(claim.upper), 700.0))
+    at = render.up(float(claim.upper))
     rows = [(f"claimed: ε at δ = {stated(run.delta)}", "", render.up(float(claim.upper)), "")]
     if found.epsilon is not None:
         rows.append(("recomputed: ε", *_ends(found.epsilon), found.verdict))
-    rows.append((f"recomputed: δ at ε = {at}", *_ends(found.delta), ""))
+    if found.delta is not None:
+        rows.append((f"recomputed: δ at ε = {at}", *_ends(found.delta), ""))
     if found.second is not None:
         rows.append((f"second method: δ at ε = {at}", *_ends(found.second), found.second_verdict))
     out.print(render.plain_table(("", "at least", "at most", ""), rows))
     out.print()
-    second = "none is known for shuffled batches" if found.second is None else render.how(found.second)
-    for who, how in (
-        ("claimed by", render.how(claim)),
-        ("recomputed by", render.how(found.delta)),
-        ("second method", second),
-    ):
-        out.print(f"{who}: {how.removeprefix('method: ')}", style="dim")
+    parts = {
+        "claimed by": claim,
+        "recomputed by": found.epsilon or found.delta,
+        "second method": found.second,
+    }
+    for who, bound in parts.items():
+        why = " is known for shuffled batches" if isinstance(run.mechanism.sampler, Shuffle) else ""
+        how = f"none{why}" if bound is None else render.how(bound).removeprefix("method: ")
+        out.print(f"{who}: {how}", style="dim", markup=False)  # the card's words are no instructions
     if not found.agrees:
         return
     out.print()
     out.print(f"[bold]AGREE: ε is at most {render.up(float(claim.upper))} at δ = {stated(run.delta)}[/bold]")
+    if found.delta is None and found.second is None:
+        out.print("An ε so large protects nobody; there is no δ to compare.")
     if found.epsilon is not None and float(found.epsilon.upper) < 0.99 * float(claim.upper):
         out.print(f"The claim is larger than need be: ε ≤ {render.up(float(found.epsilon.upper))} is proved.")
     if not run.key_secret:

@@ -6,15 +6,16 @@ claim lies inside the error of any Monte Carlo estimate, which can refute it, bu
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ballsbins.accounting.monte_carlo import MonteCarlo
 from ballsbins.bound import Bound
-from ballsbins.errors import UnreachableTargetError
+from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
 from ballsbins.report.card import Card
 from ballsbins.report.second import second_opinion
-from ballsbins.report.words import down, stated, up
+from ballsbins.report.words import describe, down, stated, up
 
 Verdict = Literal["agrees", "too small", "not proved", "no opinion"]
 _DIGITS = 1e-6  # relative: claims are published to six digits, and machines differ in the last bits
@@ -23,11 +24,14 @@ _LARGEST = 700.0  # privacy losses beyond mean nothing
 
 @dataclass(frozen=True)
 class Check:
-    """What became of a claim. `epsilon` is recomputed at the card's δ; the two δ are at the claimed ε."""
+    """What became of a claim. `epsilon` is recomputed at the card's δ; the two δ are at the claimed ε.
+
+    What is None could not be had: there is no δ to compare where the claim is beyond all that protects.
+    """
 
     card: Card
     epsilon: Bound | None
-    delta: Bound
+    delta: Bound | None
     second: Bound | None
     verdict: Verdict
     second_verdict: Verdict
@@ -72,20 +76,47 @@ def check(card: Card, method: MonteCarlo) -> Check:
         verdict, said = _judge(claimed, epsilon, delta)
         findings += said
         findings += _directions(card.claim, epsilon)
-    point = min(claimed, _LARGEST)
-    at_claim = mechanism.delta(point)
-    second = second_opinion(mechanism, point, method)
+    at_claim = second = None
+    if claimed <= _LARGEST:
+        with suppress(AccuracyError):  # so far out the composed curve is not computed, which refutes nothing
+            at_claim = mechanism.delta(claimed)
+        second = second_opinion(mechanism, claimed, method)
     second_verdict: Verdict = "no opinion"
     if second is not None:
         second_verdict = "agrees"
         if float(second.lower) > delta:
             second_verdict = "too small"
             findings.append(
-                f"by {second.method}, δ at ε = {up(point)} is at least {down(float(second.lower))}, more than the "
+                f"by {second.method}, δ at ε = {up(claimed)} is at least {down(float(second.lower))}, more than the "
                 f"{stated(delta)} claimed"
             )
-        findings += _disjoint(at_claim, second)
+        findings += [] if at_claim is None else _disjoint(at_claim, second)
     return Check(card, epsilon, at_claim, second, verdict, second_verdict, tuple(findings))
+
+
+def refuse_false(card: Card) -> None:
+    """Raise where the accountant does not confirm what the card claims: ours is not the place to repeat it."""
+    try:
+        found = card.mechanism.epsilon(card.delta)
+    except AccuracyError:  # nothing is known against the claim, which carries its own method
+        return
+    run = describe(card.mechanism)
+    advice = "Nothing is stated for it: ballsbins check shows what is true of the card."
+    pairs = {"": (card.claim, found)} | {
+        f" in the direction {name}": (part, found.directions[name])
+        for name, part in card.claim.directions.items()
+    }
+    for where, (claim, true) in pairs.items():
+        # what holds with some probability only need not be proved, but must not be false
+        least = float(true.upper if claim.confidence == 1.0 else true.lower)
+        if float(claim.upper) * (1.0 + _DIGITS) < least:
+            bound = f"at least {up(least)}, which is what is proved at δ = {stated(card.delta)}"
+            raise InvalidInputError(f"the claim for {run}{where}", float(claim.upper), bound, advice)
+        if float(claim.lower) > float(true.upper) * (1.0 + _DIGITS):
+            bound = f"at most {up(float(true.upper))}, which is proved to be enough; 0 where it is not known"
+            raise InvalidInputError(
+                f"the lower end of the claim for {run}{where}", float(claim.lower), bound, advice
+            )
 
 
 def _judge(claimed: float, found: Bound, delta: float) -> tuple[Verdict, list[str]]:

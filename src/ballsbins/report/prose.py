@@ -11,23 +11,34 @@ from typing import Any
 
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
+from ballsbins.report.check import refuse_false
 from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
 from ballsbins.report.statement import Item, Section, Statement
 from ballsbins.report.words import count, down, length_of, name_of, near, stated, up
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
-NEVER_COVERED = (
-    "other trainings on the same data, such as those that chose the hyperparameters: each has its own cost",
-    "vocabularies, feature statistics and the choice of the model where they were taken from the same data",
-    "training losses, gradient norms and other values computed from the training data and logged",
-    "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
-    "the finite precision of floating-point noise, and side channels such as timing",
-)
+
+def never_covered(sampler: Sampler) -> list[str]:
+    """What no accounting of training steps covers, whatever the run."""
+    batches = {
+        BallsAndBins: "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
+        Poisson: "realised batch sizes and the batches themselves",
+        Shuffle: "the batches themselves: given them, they are deterministic",
+    }.get(type(sampler))
+    return [
+        "other trainings on the same data, such as those that chose the hyperparameters: each has its own cost",
+        "vocabularies, feature statistics and the choice of the model where they were taken from the same data",
+        "training losses, gradient norms and other values computed from the training data and logged",
+        *([] if batches is None else [batches]),
+        "the finite precision of floating-point noise, and side channels such as timing",
+    ]
 
 
 def statement_of(card: Card) -> Statement:
-    """The statement of a card."""
+    """The statement of a card; a claim that the accountant does not confirm is not put into words."""
     claim = card.claim
+    if card.stated is not None:
+        refuse_false(card)
     others = under_others(card.mechanism, card.delta) if math.isfinite(float(claim.upper)) else {}
     replaced = replace_one(card.mechanism, claim, card.delta)
     sections = (
@@ -57,13 +68,14 @@ def _at_most(bound: Bound) -> str:
     low, high = float(bound.lower), float(bound.upper)
     if not math.isfinite(high):
         return f"ε is at least {down(low)} (no protection: no upper bound is known)"
-    if bound.method != "bounds" and high - low <= 2e-3 * abs(high):
+    if high == low or (bound.method != "bounds" and high - low <= 2e-3 * high):
         return f"ε is at most {up(high)}"
     return f"ε is at least {down(low)} and at most {up(high)}"
 
 
 def _between(bound: Bound) -> str:
-    return f"between {down(float(bound.lower), 5)} and {up(float(bound.upper), 5)}"
+    low, high = down(float(bound.lower), 5), up(float(bound.upper), 5)
+    return low if low == high else f"between {low} and {high}"
 
 
 def _beta(bound: Bound) -> str:
@@ -73,10 +85,18 @@ def _beta(bound: Bound) -> str:
 def _headline(card: Card, claim: Bound) -> str:
     sure = "" if claim.confidence == 1.0 else f", with confidence 1 − {_beta(claim)}"
     seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
+    early = ""
+    if _stopped_early(card):
+        taken, planned = f"{card.mechanism.total_steps:,}", f"{card.planned.total_steps:,}"  # type: ignore[union-attr]
+        early = f" This is for the {taken} of {planned} steps that were taken, if nothing learnt in the run ended it."
     return (
         f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {stated(card.delta)}{sure}."
-        f"{seed}"
+        f"{early}{seed}"
     )
+
+
+def _stopped_early(card: Card) -> bool:
+    return card.planned is not None and card.mechanism.total_steps < card.planned.total_steps
 
 
 def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
@@ -145,7 +165,7 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
 
 
 def _run(card: Card, claim: Bound) -> tuple[Item, ...]:
-    clip = "not stated; ε does not depend on it" if card.clip_norm is None else f"{card.clip_norm:g}"
+    clip = "not stated; ε does not depend on it" if card.clip_norm is None else stated(card.clip_norm)
     items = [
         Item("Algorithm", "DP-SGD: clip each example's gradient, sum, add Gaussian noise, divide, step."),
         Item("Batches", _sampling(card)),
@@ -172,26 +192,34 @@ def _sampling(card: Card) -> str:
         case BallsAndBins():
             return (
                 "balls-and-bins with fixed bins: each example goes to one uniformly random batch, the same in every "
-                "epoch; epochs then add up as without any sampling."
+                "epoch. The epochs together cost what one would with the noise σ / √epochs."
             )
         case Poisson():
             rate = f"1/{sampler.steps:,}"
             return f"Poisson: each example is in each batch with probability {rate}, independently."
         case Shuffle():
-            return "shuffle: in every epoch a new random order of the examples is cut into batches of equal size."
+            return (
+                "shuffle: in every epoch a new random order of the examples is cut into batches whose sizes differ "
+                "by at most one."
+            )
         case Deterministic():
-            return "deterministic: the examples in their given order, cut into batches of equal size."
+            return (
+                "deterministic: the examples in their given order, cut into batches whose sizes differ by at most "
+                "one."
+            )
     return f"{name_of(sampler)}."
 
 
 def _steps(card: Card) -> str:
     run, plan = card.mechanism, card.planned
-    taken = f"{length_of(run)}, {count(run.total_steps, 'step')} in all"
+    taken = length_of(run)
+    if run.epochs > 1:
+        taken += f", {count(run.total_steps, 'step')} in all"
     if plan is None or plan == run:
         return f"{taken}{', as planned' if plan is not None else ''}."
     planned = epsilon_of(plan, card.delta)
     full = "" if planned is None else f" (for which {_at_most(planned)} at δ = {stated(card.delta)})"
-    if run.total_steps > plan.total_steps:
+    if not _stopped_early(card):
         return f"{taken}; planned were {length_of(plan)}{full}. The claim is for the steps taken."
     return (
         f"{taken}; the run stopped early. The claim is for the steps really taken. Planned were "
@@ -207,7 +235,7 @@ def _sizes(card: Card, claim: Bound) -> str:
     else:
         expected = near(card.num_examples / sampler.steps, 6)
     if isinstance(sampler, (Shuffle, Deterministic)):
-        return f"{expected}, up to one."
+        return f"{expected}, rounded up or down."
     assert isinstance(sampler, (BallsAndBins, Poisson))
     if sampler.max_batch_size is None:
         return f"{expected} expected; no maximal size, no batch is truncated."
@@ -220,11 +248,7 @@ def _sizes(card: Card, claim: Bound) -> str:
 def _normaliser(card: Card) -> str:
     if card.normaliser is not None:
         return f"sums of clipped gradients were divided by the public constant {card.normaliser:.10g}."
-    public = (
-        "n / steps"
-        if card.num_examples is None
-        else near(card.num_examples / card.mechanism.sampler.steps, 6)
-    )
+    public = near(card.num_examples / card.mechanism.sampler.steps, 6) if card.num_examples else "n / steps"
     return (
         f"not recorded; sums of clipped gradients must be divided by a public constant, such as {public}, never by "
         "the size of the batch at hand."
@@ -296,11 +320,13 @@ def _method(claim: Bound) -> str:
         return "the closed form of the Gaussian mechanism"
     if words.startswith("Rényi"):
         return "Rényi divergences, converted"
-    return "a proved lower and a proved upper bound; the truth between them is not known"
+    if words == "bounds":
+        return "a proved lower and a proved upper bound; the truth between them is not known"
+    return "as the card names it"
 
 
 def _not_covered(card: Card) -> tuple[Item, ...]:
-    general = "; ".join(NEVER_COVERED)
+    general = "; ".join(never_covered(card.mechanism.sampler))
     items = [Item("In general", f"{general}.")]
     if card.not_covered:
         items.append(Item("Of this run", f"{'; '.join(line.rstrip('.') for line in card.not_covered)}."))
@@ -338,7 +364,8 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
     own = isinstance(card.mechanism.sampler, BallsAndBins)
     if own and poisson is not None and float(claim.lower) > float(poisson.upper):
         meaning += " Here Poisson would be the more private."
-    text = f"With the same noise, steps and epochs, {at}: {'; '.join(parts)}.{meaning}"
+    whole = " but no truncation" if getattr(card.mechanism.sampler, "max_batch_size", None) else ""
+    text = f"With the same noise, steps and epochs{whole}, {at}: {'; '.join(parts)}.{meaning}"
     return (Item("Comparison", text),)
 
 
@@ -373,7 +400,7 @@ def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: 
             "delta_at_twice_epsilon": replaced.delta_at_twice,
             "epsilon_at_delta": replaced.epsilon_at_delta,
         },
-        "never_covered": list(NEVER_COVERED),
+        "never_covered": never_covered(sampler),
         "under_other_samplers": {
             name: None if bound is None else bound.to_dict() for name, bound in others.items()
         },

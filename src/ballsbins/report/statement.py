@@ -45,19 +45,10 @@ class Statement:
     def text(self, width: int = _WIDTH) -> str:
         """Plain text, wrapped."""
         title = "Privacy statement"
-        parts = [f"{title}\n{'=' * len(title)}", textwrap.fill(self.headline, width)]
+        parts = [f"{title}\n{'=' * len(title)}", _filled(self.headline, width)]
         for section in self.sections:
             parts.append(f"{section.title}\n{'-' * len(section.title)}")
-            parts += [
-                textwrap.fill(
-                    f"{item.label}. {item.text}",
-                    width,
-                    subsequent_indent="  ",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-                for item in section.items
-            ]
+            parts += [_filled(f"{item.label}. {item.text}", width, indent="  ") for item in section.items]
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,3 +66,15 @@ class Statement:
     def __str__(self) -> str:
         """Plain text."""
         return self.text()
+
+
+def _filled(text: str, width: int, indent: str = "") -> str:
+    """Lines of a paragraph; an equation such as δ = 1e-6 stays on one."""
+    wrapped = textwrap.fill(
+        text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return wrapped.replace("\N{NO-BREAK SPACE}", " ")
