@@ -160,6 +160,14 @@ def test_bad_files_and_histories_are_named(tmp_path):
         ask(saved(file, []))
     with pytest.raises(DataError, match="is not a list of"):
         ask(saved(file, [(1.0, 0.1)]))
+    for count in (3.7, -1, "5", None):  # nothing is rounded, and no entry takes steps back
+        with pytest.raises(DataError, match="is not a list of"):
+            ask(saved(file, [(1.0, 0.1, 5), (1.0, 0.1, count)]))
+    for ours in ({"schema": 1}, {"mechanism": 3}, None):
+        with pytest.raises(DataError, match="names no mechanism"):
+            ask(saved(file, [(1.0, 0.1, 5)], ballsbins=ours))
+    torch.save({"history": [(1.0, 0.1, 5)], "mechanism": "[bold]prv[/nothing]"}, file)
+    assert "an Opacus '[bold]prv[/nothing]' accountant" in " ".join(ask(file).split())
     with pytest.raises(InvalidInputError, match="of one noise multiplier and one sample rate"):
         ask(saved(file, [(1.0, 0.1, 5), (2.0, 0.1, 5)]))
     with pytest.raises(InvalidInputError, match=r"is 0\.3, but must be 1 / \(number of batches"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from ballsbins.bound import Bound
 from ballsbins.cli import options, render
@@ -126,7 +127,7 @@ def _describe(findings: Findings, source: str | None) -> str:
     epochs = "1 epoch" if findings.epochs == 1 else f"{findings.epochs:,} epochs"
     last = findings.last_epoch_steps
     unfinished = "" if last is None else f", of the last one {last:,} steps"
-    why = "" if source is None else f" ({source})"
+    why = "" if source is None else f" ({escape(source)})"
     return (
         f"σ = {findings.noise_multiplier:.10g}, {findings.steps:,} steps an epoch, {epochs}{unfinished}{why}"
     )

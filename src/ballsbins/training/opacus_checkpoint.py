@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +40,9 @@ def read_history(path: Path) -> History:
     try:
         noise = [float(sigma) for sigma, _, _ in entries]
         rates = [float(rate) for _, rate, _ in entries]
-        steps = [int(count) for _, _, count in entries]
+        steps = [operator.index(count) for _, _, count in entries]
+        if min(steps) < 0:
+            raise ValueError
     except (TypeError, ValueError):
         raise DataError(
             f"The history in {str(path)!r} is not a list of (noise multiplier, sample rate, steps). {_OTHERWISE}"
@@ -50,14 +54,16 @@ def read_history(path: Path) -> History:
             "of one noise multiplier and one sample rate",
             "State the part that is to be judged: --noise-multiplier (the smallest is safe), --steps and --epochs.",
         )
-    return History(name, noise[0], rates[0], sum(steps), _mechanism_as_run(state, sum(steps)))
+    return History(name, noise[0], rates[0], sum(steps), _mechanism_as_run(state, sum(steps), path))
 
 
 def _load(path: Path) -> Any:
     torch = extras.load("torch", feature="Reading an Opacus checkpoint", extra="torch")
     try:
         # weights_only: plain data and tensors. Anything else in a pickle could run code.
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that end with an error below
+            return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DataError(f"There is no file {str(path)!r}. Check the path. {_OTHERWISE}") from None
     except OSError as error:
@@ -81,11 +87,14 @@ def _accountant_state(loaded: Any, path: Path) -> Mapping[str, Any]:
     )
 
 
-def _mechanism_as_run(state: Mapping[str, Any], steps: int) -> Mechanism | None:
-    saved = state.get(OURS)
-    if not isinstance(saved, Mapping):
+def _mechanism_as_run(state: Mapping[str, Any], steps: int, path: Path) -> Mechanism | None:
+    if OURS not in state:
         return None
-    return mechanism_after(steps, Mechanism.from_dict(saved["mechanism"]))
+    saved = state[OURS]
+    mechanism = saved.get("mechanism") if isinstance(saved, Mapping) else None
+    if not isinstance(mechanism, Mapping):
+        raise DataError(f"The accountant of ballsbins in {str(path)!r} names no mechanism. {_OTHERWISE}")
+    return mechanism_after(steps, Mechanism.from_dict(mechanism))
 
 
 def steps_an_epoch(sample_rate: float) -> int:

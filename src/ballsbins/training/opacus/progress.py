@@ -82,4 +82,4 @@ def mechanism_of(state: Mapping[str, Any]) -> Mechanism:
             f"{SCHEMA}",
             "Load what `state_dict` of ballsbins gave; update ballsbins if a later version saved it.",
         )
-    return Mechanism.from_dict(state["mechanism"])
+    return Mechanism.from_dict(state.get("mechanism", {}))
