@@ -108,6 +108,7 @@ def test_gzip_blocks_line_ends_and_header_make_no_difference(tmp_path, form):
         "gz": gzip.compress(text),
         "crlf": text.replace(b"\n", b"\r\n"),
         "no-newline": text[:-1],
+        "marked": b"\xef\xbb\xbf" + text,
     }
     for name, raw in variants.items():
         (tmp_path / name).write_bytes(raw)
@@ -116,6 +117,8 @@ def test_gzip_blocks_line_ends_and_header_make_no_difference(tmp_path, form):
     if form.chronological:
         write(tmp_path / "header", ["\t".join(form.columns), "\n", text.decode()])
         assert same(plain, prepare(tmp_path / "header", tmp_path / "header.d", form).dataset)
+        (tmp_path / "mark").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "header").read_bytes())
+        assert same(plain, prepare(tmp_path / "mark", tmp_path / "mark.d", form).dataset)
 
 
 def test_malformed_lines_are_counted_numbered_and_skipped(tmp_path, ten, ads_line):
@@ -132,7 +135,7 @@ def test_malformed_lines_are_counted_numbered_and_skipped(tmp_path, ten, ads_lin
     reasons = dict(done.bad_lines.described)
     assert reasons[2] == "2 fields in place of 40"
     assert reasons[4] == "1 field in place of 40"
-    assert reasons[5] == "I5 is 'many', not an integer"
+    assert reasons[5] == "I5 is 'many', not an integer of at most 18 digits"
     assert reasons[7] == "C7 is 'not hex!', not 8 hexadecimal digits"
     assert "I1 is '99999999999999999999'" in reasons[8]
     assert sum(done.dataset.sizes.values()) == 15
@@ -142,6 +145,25 @@ def test_malformed_lines_are_counted_numbered_and_skipped(tmp_path, ten, ads_lin
     content = write(tmp_path / "c.txt", [*ten[:4], ads_line(I5="x"), *ten[5:]])
     with pytest.raises(InvalidInputError, match=r"line 5 .*I5 is 'x', not an integer"):
         prepare(content, tmp_path / "b", DISPLAY_ADS, on_bad_line="fail")
+
+
+@pytest.mark.parametrize("text", ["9223372036854775807", "0x1f", "+1", " 1", "1.0"])
+def test_a_line_is_judged_by_itself_whatever_else_its_block_has(tmp_path, ten, ads_line, text):
+    for name, other in (("alone", ads_line()), ("beside", ads_line(I1="many"))):
+        file = write(tmp_path / name, [*ten, ads_line(I2=text), other, *ten])
+        done = prepare(file, tmp_path / f"{name}.d", DISPLAY_ADS)
+        assert f"I2 is {text!r}, not an integer" in dict(done.bad_lines.described)[11]
+
+
+def test_a_carriage_return_within_a_line_is_malformed(tmp_path, ten, ads_line, search_line):
+    file = write(tmp_path / "a", [*ten, ads_line(C3="0a1b\r2c3"), ads_line(), "a\rb\n", *ten])
+    done = prepare(file, tmp_path / "a.d", DISPLAY_ADS)
+    assert dict(done.bad_lines.described) == {
+        11: "a carriage return within the line",
+        13: "1 field in place of 40",
+    }
+    file = write(tmp_path / "b", [search_line()] * 30 + [search_line(product_title="a\rb")])
+    assert prepare(file, tmp_path / "b.d", SPONSORED_SEARCH).bad_lines.described[0].number == 31
 
 
 def test_bytes_that_are_no_text_are_skipped_or_hashed(tmp_path, ten, ads_line):

@@ -18,7 +18,8 @@ from ballsbins.errors import InvalidInputError
 Progress = Callable[[str, int, int], None]  # what is done, how far, of how much
 BLOCK_BYTES = 16 * 2**20
 _REPORTED = 10  # malformed lines that are described; the others are counted
-_NEWLINE, _TAB = 10, 9
+_NEWLINE, _RETURN, _TAB = 10, 13, 9
+_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file
 
 
 class Block(NamedTuple):
@@ -102,10 +103,14 @@ def _well_formed(text: bytes, fields: int, first: int, bad: BadLines) -> Block:
     found = np.diff(tabs, prepend=0) + 1
     numbers = np.arange(first, first + len(ends))
     good = found == fields
+    broken = np.searchsorted(ends, np.flatnonzero(raw == _RETURN)) if b"\r" in text else np.empty(0, np.int64)
+    good[broken] = False
     if good.all():
         return Block(text, numbers, first, len(ends))
-    for number, count in zip(numbers[~good].tolist(), found[~good].tolist(), strict=True):
-        bad.add(number, f"{count} field{'s' * (count > 1)} in place of {fields}")
+    for place in np.flatnonzero(~good).tolist():
+        count = int(found[place])
+        wrong = f"{count} field{'s' * (count > 1)} in place of {fields}"
+        bad.add(int(numbers[place]), wrong if count != fields else "a carriage return within the line")
     keep = np.repeat(good, np.diff(ends, prepend=-1))
     return Block(raw[keep].tobytes(), numbers[good], first, len(ends))
 
@@ -121,6 +126,8 @@ def _chunks(path: Path, size: int, task: str, progress: Progress | None) -> Iter
             while chunk := source.read(size):
                 if begin and b"\0" in chunk[:512]:
                     raise _not_text(path, "an archive or another binary file")
+                if begin:
+                    chunk = chunk.removeprefix(_MARK)
                 begin = False
                 if progress is not None:
                     progress(task, raw.tell(), total)
