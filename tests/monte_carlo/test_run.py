@@ -222,6 +222,10 @@ def test_what_it_is_not_for():
         Mechanism(Poisson(10), 1.0).delta(1.0, method=MonteCarlo(100))
     with pytest.raises(InvalidInputError, match="unfinished epoch"):
         Mechanism(BallsAndBins(10), 1.0, 1, 5).delta(1.0, method=MonteCarlo(100))
+    with pytest.raises(InvalidInputError, match=r"noise_multiplier is 0\.02, but must be at least 0\.04"):
+        Mechanism(BallsAndBins(10), 0.02).delta(1.0, method=MonteCarlo(100))
+    with pytest.raises(InvalidInputError, match=r"noise_multiplier/√epochs.* is 0\.025"):
+        Mechanism(BallsAndBins(10, redraw=False), 0.25, 100).delta(1.0, method=MonteCarlo(100))
 
 
 def command(*words):

@@ -95,6 +95,39 @@ def test_tilted_samplers_reach_any_delta(sigma, steps, epsilon, epochs):
         assert found[1] < 1.5 * truth[1]
 
 
+@pytest.mark.parametrize(("sigma", "most"), [(0.05, 0.7), (0.2, 4.0), (1.0, 20.0), (10.0, 300.0)])
+@pytest.mark.parametrize("share", [1e-3, 0.05, 1.0])
+def test_the_weight_of_one_step_has_a_closed_form(sigma, most, share):
+    """E Z^{−β} = e^{β(β+1)/2σ²}, however far below 1 the Z are that matter."""
+    power = share * most
+    sampler = TiltedAdd(sigma, 1, power)
+    assert sampler.log_weight_error < 1e-4
+    assert abs(sampler.log_weight - power * (power + 1) / (2 * sigma**2)) <= sampler.log_weight_error
+
+
+CORNERS = [
+    (0.5, 2, 1, 0.02), (0.5, 1, 1, 0.02), (0.2, 1, 1, 12.5), (0.1, 3, 1, 70.0), (0.05, 10, 1, 60.0),
+    (0.05, 2, 1, 240.0), (5.0, 2, 1, 1.02), (100.0, 3, 1, 0.03), (1.0, 1, 3, 0.3), (0.3, 5, 2, 3.0),
+    (20.0, 2, 2, 0.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sigma", "steps", "epochs", "epsilon"), CORNERS)
+def test_corners(sigma, steps, epochs, epsilon):
+    """Little and much noise, one and two steps, δ near 1 and far below: as `ballsbins verify` compares them."""
+    mechanism = Mechanism(BallsAndBins(steps), sigma, epochs)
+    truth = mechanism.delta(epsilon).directions
+    found = mechanism.delta(epsilon, MonteCarlo(2000, 4 * BETA)).directions
+    for way in ("remove", "add"):
+        assert agree((found[way].lower, found[way].upper), (truth[way].lower, truth[way].upper)), way
+
+
+def test_ten_thousand_epochs_are_not_private():
+    """Next to everything is lost in both directions: no bound may claim otherwise, with samples or without."""
+    curve = MonteCarlo(100).curve(Mechanism(BallsAndBins(20), 1.0, 10_000))
+    assert curve._sure(30.0, "add") > -0.1
+
+
 @pytest.mark.parametrize(("sigma", "steps", "epsilon"), [(1.0, 10, 2.0), (0.5, 20, 4.0), (3.0, 5, 0.5)])
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_tilted_means_to_half_a_percent(sigma, steps, epsilon, direction):

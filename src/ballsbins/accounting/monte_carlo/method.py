@@ -40,6 +40,7 @@ SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "comb
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
 _NOTHING = -690.0  # log δ: as good as 0
 _MANY = 20_000  # coordinates: too many to draw each of them for `add`; order statistics, untilted, must do
+_LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
 _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
 
@@ -108,6 +109,11 @@ class MonteCarlo:
                 "sampler", self.sampler, "plain or order-statistics for an unfinished epoch", advice
             )
         sigma, steps, epochs = mechanism.noise_multiplier, sampler.steps, mechanism.epochs
+        least = sigma if sampler.redraw else fixed_bins(sigma, epochs)
+        if least < _LEAST_SIGMA:
+            name = "noise_multiplier" if sampler.redraw else "noise_multiplier/√epochs, the bins being fixed,"
+            advice = 'There is next to no privacy below; leave out the method for "auto".'
+            raise InvalidInputError(name, least, f"at least {_LEAST_SIGMA} for Monte Carlo", advice)
         if taken is None:
             if not sampler.redraw:
                 sigma, epochs = fixed_bins(sigma, epochs), 1

@@ -6,10 +6,11 @@ With S^{−β} = 1/Γ(β) ∫ θ^{β−1} e^{−θS} dθ and L(ω) = E e^{−ωZ
     G is a mixture: θ has density ∝ θ^{β−1} L(θ/T)^T, and given θ the coordinates are independent, with density
     ∝ e^{−ωZ(g)} φ(g), ω = θ/T.
 
-θ: the density of u = log θ is tabulated and sampled as a polygon, whose relative distance η from the true one
-changes the weights by no more than that: the error of κ. (Outside of the table are e^{−45} of the mass.)
+θ: the log-density of u = log θ is sampled as a polygon over a table of u, and below it as the straight line βu,
+where L^T is 1 to rounding (for small β much of the mass is there). If the polygon is off by η at most, so are the
+logarithms of all weights, with the κ of the polygon: η is the error of κ. Above the table are e^{−45} of the mass.
 g: −ωZ(g) is concave, so its tangent at −a, a = s·ω·Z(−a) (a = W₀(ωs²e^{−s²/2})/s), makes N(−a, 1) an envelope;
-a draw is accepted with probability exp(−ω(Z(g) − Z(−a)) + a·(g + a)), redrawn otherwise.
+x = g + a ∼ N(0, 1) is accepted with probability exp(−(a/s)(e^{sx} − 1 − sx)), redrawn otherwise.
 
 L is integrated here by the trapezoidal rule, apart from the exact accountant, which this is to check.
 """
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 
@@ -30,44 +32,59 @@ from ballsbins.accounting.monte_carlo.pairs import Losses, log_range
 _CELLS = 2**15
 _DEPTH = 45.0
 _SLAB = 2**18
+_FIRST, _LAST, _STEP = -30.0, 690.0, 0.125  # of u: e^−30 is nothing beside 1, e^690 nearly beyond the doubles
+_LARGEST = 3e5  # of −log L^T in the table
+_ROUNDING = 1e-9
+
+
+def _tangent(omega: Array, s: float) -> Array:
+    """a = s·ω·Z(−a)."""
+    return np.asarray(np.real(lambertw(omega * s * s * math.exp(-0.5 * s * s))) / s)
 
 
 def log_laplace(omega: Array, s: float) -> Array:
-    """Log E e^{−ωZ} for ω ≥ 0, in a form that stays exact when it is as small as 1/T."""
-    g = np.linspace(-12.0, 12.0 + 2.0 * s, 4000 + 4 * math.ceil(400 * s))
-    weight = np.exp(-0.5 * g * g) * (g[1] - g[0]) / math.sqrt(2.0 * math.pi)
-    z = np.exp(s * g - 0.5 * s * s)
+    """Log E e^{−ωZ} for ω ≥ 0: from its distance to 1, exact when that is as small as 1/T; else, however small it is,
+
+    −a/s − a²/2 + log E exp(−(a/s)(e^{sx} − 1 − sx)) with x ∼ N(0, 1).
+    """
     found = np.empty_like(omega)
-    for i, w in enumerate(omega):
-        small = float(np.expm1(-w * z) @ weight)
-        found[i] = math.log1p(small) if small > -0.9 else math.log(float(np.exp(-w * z) @ weight) + 1e-320)
+    tangents = _tangent(omega, s)
+    for i, (w, a) in enumerate(zip(omega, tangents, strict=True)):
+        # the integrands are analytic for |Im x| < π/2s and about 1/√(1 + sa) wide: errors are of the order of e^−39
+        step = 0.25 / math.sqrt(1.0 + s * s + s * a)
+        x = np.arange(-12.0, 12.0 + s, step)
+        weight = np.exp(-0.5 * x * x) * (step / math.sqrt(2.0 * math.pi))
+        with np.errstate(over="ignore"):
+            small = float(np.expm1(-w * np.exp(s * x - 0.5 * s * s)) @ weight)
+        if small > -0.5:
+            found[i] = math.log1p(small)
+        else:
+            mean = float(np.exp(-(a / s) * (np.expm1(s * x) - s * x)) @ weight)
+            found[i] = -a / s - 0.5 * a * a + math.log(mean)
     return found
 
 
 class _Scale:
-    """The law of u = log θ, for all β from one table of log L."""
+    """−log L(θ/T)^T on a table of u = log θ, for all β. Its logarithm is nearly straight: cubics between nodes."""
 
     def __init__(self, s: float, steps: int) -> None:
-        self.s, self.steps = s, steps
-        self.u = np.linspace(-30.0, 60.0, 1801)
-        self.log_power = steps * log_laplace(np.exp(self.u) / steps, s)
+        u = np.arange(_FIRST, _LAST, 0.5 * _STEP)
+        parts: list[Array] = []
+        for some in np.array_split(u, 64):
+            parts.append(-steps * log_laplace(np.exp(some) / steps, s))
+            if parts[-1][-1] > _LARGEST:
+                break
+        exponent = np.concatenate(parts)
+        self.u, self.exponent = u[: exponent.size : 2], exponent[::2]  # every other node is left to check by
+        self.log_exponent = CubicSpline(self.u, np.log(self.exponent))
+        missed = np.exp(self.log_exponent(u[1 : exponent.size : 2])) - exponent[1::2]
+        self.error = 2.0 * np.abs(missed)
 
-    def log_density(self, u: Array, beta: float) -> Array:
-        """Log of θ^β L(θ/T)^T, not normalised; log L is interpolated by cubics, checked against itself."""
-        from scipy.interpolate import CubicSpline
-
-        return np.asarray(beta * u + CubicSpline(self.u, self.log_power)(u))
-
-    def window(self, beta: float) -> tuple[float, float]:
-        rough = beta * self.u + self.log_power
-        inside = np.flatnonzero(rough > rough.max() - _DEPTH)
-        return float(self.u[max(inside[0] - 1, 0)]), float(self.u[min(inside[-1] + 1, self.u.size - 1)])
-
-    def log_moment(self, beta: float) -> float:
-        """Log E_Q[S^{−β}] = log(∫ θ^β L^T du / Γ(β))."""
-        u = np.linspace(*self.window(beta), 2001)
-        f = self.log_density(u, beta)
-        return float(f.max() + math.log(np.exp(f - f.max()).sum() * (u[1] - u[0])) - math.lgamma(beta))
+    def window(self, beta: float) -> slice | None:
+        """Where θ^β L^T is above e^{−45} of its maximum; None if that goes beyond the table."""
+        f = beta * self.u - self.exponent
+        inside = np.flatnonzero(f > f.max() - _DEPTH)
+        return slice(max(inside[0] - 1, 0), inside[-1] + 2) if inside[-1] + 1 < self.u.size else None
 
 
 @lru_cache(maxsize=8)
@@ -75,18 +92,48 @@ def _scale(s: float, steps: int) -> _Scale:
     return _Scale(s, steps)
 
 
-@lru_cache(maxsize=16)
-def _law(s: float, steps: int, beta: float) -> tuple[Array, Array, Array, float, float]:
-    """Nodes u, density and its integral at them, κ, and η."""
+@dataclass(frozen=True)
+class _Law:
+    """The law of u: slopes of the line and of the polygon, density at its nodes and mass below them; κ, η."""
+
+    u: Array
+    slope: Array
+    density: Array
+    below: Array
+    log_weight: float
+    error: float
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """The inverse of the distribution function; from u[i] on, the mass is density·(e^{slope·x} − 1)/slope."""
+        target = rng.random(count) * self.below[-1]
+        place = np.searchsorted(
+            self.below, target, side="right"
+        )  # 0 is the line, i the cell that ends at u[i]
+        start = np.maximum(place - 1, 0)  # on the line x < 0: from u[0] downwards
+        rest = (target - self.below[start]) / self.density[start]
+        slope = self.slope[place]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            x = np.where(np.abs(slope * rest) < 1e-12, rest, np.log1p(slope * rest) / slope)
+        return np.asarray(self.u[start] + x)
+
+
+@lru_cache(maxsize=32)
+def _law(s: float, steps: int, beta: float) -> _Law:
     scale = _scale(s, steps)
-    u = np.linspace(*scale.window(beta), _CELLS + 1)
-    f = scale.log_density(u, beta)
-    density = np.exp(f - f.max())
-    h = u[1] - u[0]
-    bend = np.abs(np.diff(density, 2)) / np.minimum(np.minimum(density[:-2], density[2:]), density[1:-1])
-    eta = float(bend.max()) / 4.0  # a chord is off by at most h²/8·max|f″| of a cell; twice that
-    integral = np.append(0.0, np.cumsum(0.5 * h * (density[1:] + density[:-1])))
-    return u, density, integral, scale.log_moment(beta), eta
+    window = scale.window(beta)
+    assert window is not None  # see `best_power`
+    u = np.linspace(scale.u[window][0], scale.u[window][-1], _CELLS + 1)
+    f = beta * u - np.exp(scale.log_exponent(u))
+    top = f.max()
+    density, h = np.exp(f - top), u[1] - u[0]
+    slope = np.diff(f) / h
+    with np.errstate(divide="ignore", invalid="ignore"):
+        masses = density[:-1] * np.where(np.abs(slope * h) < 1e-12, h, np.expm1(slope * h) / slope)
+    below = np.cumsum(np.append(density[0] / beta, masses))
+    kappa = float(top + math.log(below[-1])) - math.lgamma(beta)
+    # a chord is off by at most h²/8·max|f″| of a cell; twice that, and what the cubics are off
+    eta = float(np.abs(np.diff(f, 2)).max()) / 4.0 + float(scale.error[window].max())
+    return _Law(u, np.append(beta, slope), density, below, kappa, eta + _ROUNDING * (1.0 + 1e-6 * abs(top)))
 
 
 @dataclass(frozen=True)
@@ -110,59 +157,49 @@ class TiltedAdd:
     @property
     def log_weight(self) -> float:
         """κ = log E_Q[S^{−β}]."""
-        return _law(1.0 / self.sigma, self.steps, self.power)[3]
+        return _law(1.0 / self.sigma, self.steps, self.power).log_weight
 
     @property
     def log_weight_error(self) -> float:
         """η."""
-        return _law(1.0 / self.sigma, self.steps, self.power)[4]
+        return _law(1.0 / self.sigma, self.steps, self.power).error
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
         """Exact losses."""
         s, T = 1.0 / self.sigma, self.steps
-        u, density, integral, _, _ = _law(s, T, self.power)
-        h = u[1] - u[0]
-        target = rng.random(count) * integral[-1]
-        cell = np.clip(np.searchsorted(integral, target, side="right") - 1, 0, _CELLS - 1)
-        area, left, rise = target - integral[cell], density[cell], (density[cell + 1] - density[cell]) / h
-        # left·x + rise·x²/2 = area, by the root that does not cancel
-        x = 2.0 * area / (left + np.sqrt(np.maximum(left * left + 2.0 * rise * area, 0.0)))
-        omega = np.exp(u[cell] + np.clip(x, 0.0, h)) / T
+        a = _tangent(np.exp(_law(s, T, self.power).draw(rng, count)) / T, s)
         total = np.zeros(count)
         width = max(_SLAB // count, 1)
         for start in range(0, T, width):
-            total += _tilted_z(rng, omega, min(width, T - start), s).sum(axis=1)
-        with np.errstate(divide="ignore"):
-            loss = math.log(T) - np.log(total)
+            total += _accepted(rng, a, min(width, T - start), s).sum(axis=1)
+        loss = math.log(T) + s * a + 0.5 * s * s - np.log(total)
         return loss, loss
 
 
-def _tilted_z(rng: np.random.Generator, omega: Array, width: int, s: float) -> Array:
-    """Z(g) for g with density ∝ e^{−ωZ(g)} φ(g), shape (len(omega), width)."""
-    a = np.real(lambertw(omega * s * s * math.exp(-0.5 * s * s))) / s
-    base = np.exp(-s * a - 0.5 * s * s)
-    z = np.empty(omega.size * width)
-    row = np.repeat(np.arange(omega.size), width)
-    open_ = np.arange(z.size)
+def _accepted(rng: np.random.Generator, a: Array, width: int, s: float) -> Array:
+    """e^{sx} for x = g + a and g with density ∝ e^{−ωZ(g)} φ(g), shape (len(a), width)."""
+    found = np.empty(a.size * width)
+    weight = np.repeat(a / s, width)
+    open_ = np.arange(found.size)
     while open_.size:
-        r = row[open_]
-        step = rng.standard_normal(open_.size)  # g + a
-        z_new = base[r] * np.exp(s * step)
-        accept = rng.standard_exponential(open_.size) >= omega[r] * (z_new - base[r]) - a[r] * step
-        z[open_[accept]] = z_new[accept]
+        x = s * rng.standard_normal(open_.size)
+        accept = rng.standard_exponential(open_.size) >= weight[open_] * (np.expm1(x) - x)
+        found[open_[accept]] = np.exp(x[accept])
         open_ = open_[~accept]
-    return z.reshape(omega.size, width)
+    return found.reshape(a.size, width)
 
 
 @lru_cache(maxsize=1024)
 def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
     """The β with the least range b(ε), rounded so that near questions share their samples; 0 where none helps."""
-    scale = _scale(1.0 / sigma, steps)
+    scale, largest = _scale(1.0 / sigma, steps), 14.0
+    while scale.window(math.exp(largest)) is None:
+        largest -= 0.5
 
     def size(log_beta: float) -> float:
         beta = math.exp(log_beta)
-        return log_range(epochs * scale.log_moment(beta), beta, epsilon)
+        return log_range(epochs * _law(1.0 / sigma, steps, beta).log_weight, beta, epsilon)
 
-    found = minimize_scalar(size, bounds=(-4.0, 9.0), method="bounded", options={"xatol": 0.02})
+    found = minimize_scalar(size, bounds=(-7.0, largest), method="bounded", options={"xatol": 0.02})
     beta = float(f"{math.exp(found.x):.2g}")
     return beta if size(math.log(beta)) < 0.0 else 0.0
