@@ -122,6 +122,18 @@ def test_corners(sigma, steps, epochs, epsilon):
         assert agree((found[way].lower, found[way].upper), (truth[way].lower, truth[way].upper)), way
 
 
+@pytest.mark.parametrize("sampler", ["importance", "combined"])
+@pytest.mark.parametrize(
+    ("sigma", "steps", "epsilon"), [(1.0, 1, 12.0), (1.0, 2, 14.0), (0.5, 3, 20.0), (0.4, 300, 1.0)]
+)
+def test_an_event_far_below_the_mean(sampler, sigma, steps, epsilon):
+    """`add`: all coordinates up to 20 standard deviations below 0, where upper tails are 1 to rounding."""
+    mechanism = Mechanism(BallsAndBins(steps), sigma)
+    truth = mechanism.delta(epsilon).directions["add"]
+    found = mechanism.delta(epsilon, MonteCarlo(20_000, 4 * BETA, sampler=sampler)).directions["add"]
+    assert agree((found.lower, found.upper), (truth.lower, truth.upper))
+
+
 def test_ten_thousand_epochs_are_not_private():
     """Next to everything is lost in both directions: no bound may claim otherwise, with samples or without."""
     curve = MonteCarlo(100).curve(Mechanism(BallsAndBins(20), 1.0, 10_000))

@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
 from ballsbins.accounting.curve import ADD, Direction
-from ballsbins.accounting.monte_carlo.importance import largest_tail, log_event_probability, threshold
-from ballsbins.accounting.monte_carlo.order_statistics import bounded_sums
+from ballsbins.accounting.monte_carlo.importance import below, largest_tail, log_event_probability, threshold
+from ballsbins.accounting.monte_carlo.order_statistics import bounded_sums, upper_tails, weights
 from ballsbins.accounting.monte_carlo.orders import checked
 from ballsbins.accounting.monte_carlo.pairs import Losses
 from ballsbins.accounting.monte_carlo.plain import with_spikes
@@ -58,14 +58,15 @@ class Combined:
         orders = np.array(self.orders, dtype=np.int64)
         if self.direction == ADD:
             C = threshold(self.sigma, T, self.least_epsilon, ADD)
-            low, high = bounded_sums(rng, count, T, orders, s, np.full(count, ndtr(-C * s)))
-            with np.errstate(divide="ignore"):
-                return math.log(T) - np.log(high), math.log(T) - np.log(low)
+            z = np.exp(s * below(C * s, upper_tails(rng, count, T, orders)))
+            low, high = math.log(T) + 0.5 * s * s - np.log(np.einsum("wi,ij->wj", weights(orders, T), z))
+            rounding = 1e-13 * T * s  # of the least of all uniform numbers, about 1/T, relative
+            return high - rounding, low + rounding  # of the loss, which falls in the sum
         tail = largest_tail(rng, count, T, math.exp(self.log_weight))
         top = -s * ndtri(tail) - 0.5 * s * s
         spiked = rng.random(count) * T < 1.0
-        below = -s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s
-        first = np.where(spiked, top, below) + s * s
+        other = -s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s
+        first = np.where(spiked, top, other) + s * s
         # R = T − 1 where the largest is the spiked coordinate, else T − 2 beside it and the largest
         second = np.where(spiked, -np.inf, top)
         low, high = bounded_sums(rng, count, np.where(spiked, T - 1.0, T - 2.0), orders, s, tail)

@@ -13,10 +13,11 @@ about a factor T is wasted. `tilted` does not waste it; this file is the paper's
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from ballsbins.accounting.curve import ADD, Array, Direction
 from ballsbins.accounting.monte_carlo.pairs import Losses
@@ -64,11 +65,10 @@ class Importance:
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
         """Exact losses."""
         s, T = 1.0 / self.sigma, self.steps
-        C = threshold(self.sigma, T, self.least_epsilon, self.direction)
         if self.direction == ADD:
-            total = _sum_below(rng, count, T, s, np.full(count, ndtr(-C * s)))
-            with np.errstate(divide="ignore"):
-                loss = math.log(T) - np.log(total)
+            C = threshold(self.sigma, T, self.least_epsilon, ADD)
+            total = _sum(rng, count, T, s, lambda v: below(C * s, v))
+            loss = math.log(T) + 0.5 * s * s - np.log(total)
             return loss, loss
         tail = largest_tail(rng, count, T, math.exp(self.log_weight))
         top = -s * ndtri(tail) - 0.5 * s * s  # log Z of the largest of x − e₁
@@ -77,7 +77,9 @@ class Importance:
         other = -s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s
         first = np.where(spiked, top, other) + s * s
         second = np.where(spiked, -np.inf, top)
-        rest = _sum_below(rng, count, max(T - 2, 0), s, tail)
+        above = tail[:, None]
+        rest = _sum(rng, count, max(T - 2, 0), s, lambda v: -ndtri(above + (1.0 - above) * v))
+        rest *= math.exp(-0.5 * s * s)
         if T > 1:  # where the largest is the spiked one, one more of the others is below it
             more = np.exp(-s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s)
             rest = rest + np.where(spiked, more, 0.0)
@@ -95,12 +97,18 @@ def largest_tail(rng: np.random.Generator, count: int, draws: int, event: float)
     return np.asarray(-np.expm1(np.log1p(-event * (1.0 - rng.random(count))) / draws))
 
 
-def _sum_below(rng: np.random.Generator, count: int, terms: int, s: float, above: Array) -> Array:
-    """Sums of Z over draws given that each is below the point whose upper tail is `above`."""
+def below(limit: float, v: Array) -> Array:
+    """Quantiles 1 − v of N(0, 1) given that it is below a limit, perhaps far below 0: by the log of the lower tail."""
+    return np.asarray(ndtri_exp(log_ndtr(limit) + np.log1p(-v)))
+
+
+def _sum(
+    rng: np.random.Generator, count: int, terms: int, s: float, quantile: Callable[[Array], Array]
+) -> Array:
+    """Sums of e^{sg} over draws g that are quantiles of uniform numbers."""
     total = np.zeros(count)
     width = max(_SLAB // count, 1)
     for start in range(0, terms, width):
         v = rng.random((count, min(width, terms - start)))
-        v = above[:, None] + (1.0 - above[:, None]) * v
-        total += np.exp(-s * ndtri(v)).sum(axis=1)
-    return total * math.exp(-0.5 * s * s)
+        total += np.exp(s * quantile(v)).sum(axis=1)
+    return total

@@ -160,6 +160,12 @@ def rounding(s: float, draws: float) -> float:
     return 1e-13 * 2.6 * s * math.exp(min(steepest, 30.0))
 
 
+def weights(orders: Orders, draws: int) -> Array:
+    """What the order statistics count for in the lower and in the upper bound."""
+    ends = np.append(0, orders), np.append(orders, draws + 1)
+    return np.stack([np.diff(end) for end in ends]).astype(np.float64)
+
+
 def bounded_sums(
     rng: np.random.Generator,
     count: int,
@@ -171,9 +177,8 @@ def bounded_sums(
     """Lower and upper bounds on sums of `draws` (a number, or one for each sum) independent Z."""
     known = table(s)
     v = upper_tails(rng, count, draws, orders, above)
-    weights = np.stack([np.diff(np.append(0, orders)), np.append(np.diff(orders), 1)]).astype(np.float64)
     end = v[-1:].copy()  # of the last order there are R + 1 − k_r, which may differ from sum to sum
-    low, high = known.sums(v, weights)
+    low, high = known.sums(v, weights(orders, int(orders[-1])))
     high += (np.asarray(draws) - orders[-1]) * known.sums(end, np.ones((2, 1)))[0]
     most = np.asarray(draws, dtype=np.float64)
     slack = most * rounding(s, float(np.max(most)))
