@@ -98,7 +98,7 @@ def largest_tail(rng: np.random.Generator, count: int, draws: int, event: float)
 
 
 def below(limit: float, v: Array) -> Array:
-    """Quantiles 1 − v of N(0, 1) given that it is below a limit, perhaps far below 0: by the log of the lower tail."""
+    """Quantiles 1 − v of N(0, 1) given that it is below a limit, perhaps far below 0: by the lower tail, in logs."""
     return np.asarray(ndtri_exp(log_ndtr(limit) + np.log1p(-v)))
 
 
