@@ -8,8 +8,9 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from ballsbins import InvalidInputError
+from ballsbins import InvalidInputError, Mechanism, Poisson
 from ballsbins.cli import app
+from ballsbins.plots import privacy_curves, save
 
 
 def invoke(*words):
@@ -49,7 +50,12 @@ def test_auc(tmp_path):
     [
         (("curves", "-s", 1, "-T", 10, "-o", "c.gif"), ".png"),
         (("curves", "-s", 1, "-T", 10, "-o", "no/c.png"), "directory that exists"),
+        (("curves", "-s", 1, "-T", 10, "-o", "d.png"), "the name of a file"),
         (("curves", "-s", 0, "-T", 10, "-o", "c.png"), "noise_multiplier is 0.0"),
+        (
+            ("epsilon-vs-epochs", "-s", 0.02, "-T", 10, "-d", 1e-6, "--to", 2, "-o", "c.png"),
+            "Nothing is left",
+        ),
         (("epsilon-vs-noise", "-T", 10, "-d", 1e-5, "--from", 2, "--to", 1, "-o", "c.png"), "--from is 2.0"),
         (("epsilon-vs-noise", "-T", 10, "-d", 0, "-o", "c.png"), "delta is 0.0"),
         (("epsilon-vs-epochs", "-s", 1, "-d", 1e-5, "-o", "c.png"), "--steps"),
@@ -62,10 +68,17 @@ def test_auc(tmp_path):
 )
 def test_bad_input(words, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "d.png").mkdir()
     (tmp_path / "bad.json").write_text('{"Poisson": {"noise": [1], "auc": [0.5, 0.6], "error": [0]}}')
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "empty.json").write_text("{}")
     with pytest.raises(InvalidInputError) as caught:
         invoke(*words)
     assert name in str(caught.value)
-    assert sorted(os.listdir(tmp_path)) == ["bad.json", "empty.json", "list.json"]
+    assert sorted(os.listdir(tmp_path)) == ["bad.json", "d.png", "empty.json", "list.json"]
+
+
+def test_a_picture_that_cannot_be_written(tmp_path):
+    axes = privacy_curves([0.0, 1.0], {"Poisson": Mechanism(Poisson(10), 1.0).delta([0.0, 1.0])})
+    with pytest.raises(InvalidInputError, match="a file that can be written"):
+        save(axes, tmp_path / "no" / "c.png")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
+import math
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import numpy as np
 import typer
@@ -16,6 +17,8 @@ from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
+from ballsbins.report.card import write_atomically
+from ballsbins.report.words import count, stated
 
 PICTURES = (".png", ".svg", ".pdf")
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
@@ -48,14 +51,16 @@ def compare(
         raise InvalidInputError(
             "--delta", delta, "given, or --epsilon, but not both", "Say at which δ or ε to compare."
         )
-    count, derived = options.steps_from(steps, examples, batch_size)
-    mechanisms = four(noise_multiplier, count, epochs)
+    if out is not None:
+        check_picture(out)
+    total, derived = options.steps_from(steps, examples, batch_size)
+    mechanisms = four(noise_multiplier, total, epochs)
     if delta is not None:
-        columns = [f"ε at δ = {delta:g}"]
+        columns = [f"ε at δ = {stated(delta)}"]
         answers = {name: [mechanism.epsilon(delta)] for name, mechanism in mechanisms.items()}
     else:
         assert epsilon is not None
-        columns = [f"δ at ε = {point:g}" for point in epsilon]
+        columns = [f"δ at ε = {stated(point)}" for point in epsilon]
         answers = {
             name: [mechanism.delta(point) for point in epsilon] for name, mechanism in mechanisms.items()
         }
@@ -89,27 +94,28 @@ def compare(
 
 def interval(bound: Bound) -> str:
     """An interval, or one number where both ends agree to six digits."""
-    low, high = render.down(float(bound.lower)), render.up(float(bound.upper))
-    close = float(bound.upper) - float(bound.lower) <= 2e-6 * abs(float(bound.upper))
-    return f"≤ {high}" if close else f"{low} … {high}"
+    lower, upper = float(bound.lower), float(bound.upper)
+    close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
+    return f"≤ {render.up(upper)}" if close else f"{render.down(lower)} … {render.up(upper)}"
 
 
 def meaning(answers: dict[str, list[Bound]], delta: float | None) -> str:
     """What the table means for somebody who trained with shuffled batches."""
     shuffle, poisson = answers["shuffle"][0], answers["Poisson"][0]
     bins = answers["balls-and-bins"][0]
-    what, at = ("ε", f"δ = {delta:g}") if delta is not None else ("δ", "the first ε")
+    if not math.isfinite(float(bins.upper)):
+        return "With so little noise no way to draw batches protects anybody."
+    what, at = ("ε", f"δ = {stated(delta)}") if delta is not None else ("δ", "the first ε")
     claim, truth = float(poisson.upper), float(shuffle.lower)
     if truth > claim:
-        factor = truth / claim if claim > 0 else float("inf")
-        often = f", {factor:.2g} times as much" if factor >= 1.05 else ""
+        often = f", {render.down(truth / claim, 2)} times as much" if truth >= 1.1 * claim > 0 else ""
         lie = (
             f"Training on shuffled batches and reporting Poisson claims {what} ≤ {render.up(claim, 4)} at {at}, "
             f"but the truth is at least {render.down(truth, 4)}{often}; "
         )
     else:
         lie = "For shuffled batches only the upper bound of deterministic batches is proved; "
-    if float(bins.upper) <= float(poisson.lower):
+    if float(bins.upper) < float(poisson.lower):
         how = "better than Poisson, at the price of shuffling"
     elif float(bins.lower) > float(poisson.upper):
         how = "here worse than Poisson"
@@ -122,19 +128,32 @@ def _crossing_sentence(left: float | None, right: float | None) -> str:
     if left is None:
         return "Balls-and-bins is nowhere proved worse than Poisson for ε ≥ 0."
     if right is None:
-        return f"Balls-and-bins is proved worse than Poisson up to ε = {left:.4g}."
+        return f"Balls-and-bins is proved worse than Poisson up to ε = {render.down(left, 4)}."
     return (
-        f"Crossover: δ of balls-and-bins is above Poisson's up to ε = {left:.4g}, below it from {right:.4g}."
+        f"Crossover: δ of balls-and-bins is above Poisson's up to ε = {render.down(left, 4)}, below it from "
+        f"{render.up(right, 4)}."
     )
+
+
+def check_picture(out: Path) -> None:
+    """Refuse a bad file name before anything is computed."""
+    if out.suffix.lower() not in PICTURES:
+        endings = f"a file ending in {', '.join(PICTURES)}"
+        raise InvalidInputError("--out", str(out), endings, "Choose a picture format.")
+    check_place(out)
+
+
+def check_place(out: Path) -> None:
+    """Refuse a place where nothing can be written before anything is computed."""
+    if not out.parent.is_dir():
+        raise InvalidInputError("--out", str(out), "in a directory that exists", "Make the directory first.")
+    if out.is_dir():
+        raise InvalidInputError("--out", str(out), "the name of a file", "It is a directory: add a name.")
 
 
 def _picture(path: Path, mechanisms: dict[str, Mechanism], answers: dict[str, list[Bound]]) -> None:
     from ballsbins import plots
 
-    if path.suffix.lower() not in PICTURES:
-        raise InvalidInputError(
-            "--out", str(path), f"a file ending in {', '.join(PICTURES)}", "Choose a picture format."
-        )
     largest = max(
         float(bound.upper) if bound.quantity == "epsilon" else 10.0
         for bounds in answers.values()
@@ -143,8 +162,8 @@ def _picture(path: Path, mechanisms: dict[str, Mechanism], answers: dict[str, li
     grid = np.linspace(0.0, 1.15 * min(largest, 50.0), 160)
     curves = {name: mechanism.delta(grid) for name, mechanism in mechanisms.items()}
     first = next(iter(mechanisms.values()))
-    epochs = "1 epoch" if first.epochs == 1 else f"{first.epochs} epochs"
-    title = f"σ = {first.noise_multiplier:g}, {first.sampler.steps:,} steps, {epochs}"
+    steps, epochs = count(first.sampler.steps, "step"), count(first.epochs, "epoch")
+    title = f"σ = {first.noise_multiplier:.10g}, {steps}, {epochs}"
     plots.save(plots.privacy_curves(grid, curves, title=title), path)
 
 
@@ -179,6 +198,8 @@ def curve(
         raise InvalidInputError(
             "--out", str(out), "a .csv, .json, .png, .svg or .pdf file", "Choose one of these endings."
         )
+    if out is not None:
+        check_place(out)
     grid = np.linspace(smallest, largest, points)
     bound = mechanism.delta(grid)
     if suffix in PICTURES:
@@ -193,20 +214,21 @@ def curve(
         import json
 
         assert out is not None
-        out.write_text(
-            json.dumps({"epsilon": grid.tolist(), **bound.to_dict()}, indent=1, ensure_ascii=False) + "\n"
-        )
+        data = {"epsilon": grid.tolist(), **bound.to_dict()}
+        write_atomically(out, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    elif out is None:
+        _write_rows(sys.stdout, grid, bound)
     else:
-        with nullcontext(sys.stdout) if out is None else out.open("w", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["epsilon", "delta_lower", "delta", "delta_upper", "delta_remove", "delta_add"])
-            numbers = (
-                grid,
-                bound.lower,
-                bound.value,
-                bound.upper,
-                *(part.value for part in bound.directions.values()),
-            )
-            writer.writerows(zip(*(np.asarray(column).tolist() for column in numbers), strict=True))
+        text = io.StringIO()
+        _write_rows(text, grid, bound)
+        write_atomically(out, text.getvalue())
     if out is not None:
         typer.echo(f"Wrote {out}: {render.describe(mechanism, derived)}")
+
+
+def _write_rows(stream: TextIO, grid: np.ndarray, bound: Bound) -> None:
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["epsilon", "delta_lower", "delta", "delta_upper", "delta_remove", "delta_add"])
+    directions = [part.value for part in bound.directions.values()]
+    columns = (grid, bound.lower, bound.value, bound.upper, *directions)
+    writer.writerows(zip(*(np.asarray(column).tolist() for column in columns), strict=True))

@@ -12,7 +12,7 @@ import typer
 
 from ballsbins.bound import Bound
 from ballsbins.cli import options
-from ballsbins.cli.compare import PICTURES
+from ballsbins.cli.compare import check_picture
 from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.words import count, stated
@@ -56,7 +56,7 @@ def curves(
     """δ(ε) of the four samplers. For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png"""
     from ballsbins import MonteCarlo, plots
 
-    _check(out)
+    check_picture(out)
     total, _ = options.steps_from(steps, examples, batch_size)
     mechanisms = {name: Mechanism(make(total), noise_multiplier, epochs) for name, make in SAMPLERS.items()}
     grid = np.linspace(0.0, largest, 161)
@@ -68,7 +68,7 @@ def curves(
         at = np.linspace(0.0, grid[high[-1]] if high.size else largest, 9)[1:]
         method = MonteCarlo(samples=samples, epsilons=tuple(at.tolist()))
         bars[name] = (at, mechanisms[name].delta(at, method))
-    title = f"σ = {noise_multiplier:g}, {count(total, 'step')}, {count(epochs, 'epoch')}"
+    title = f"σ = {noise_multiplier:.10g}, {count(total, 'step')}, {count(epochs, 'epoch')}"
     _write(plots.privacy_curves(grid, bounds, samples=bars, title=title), out)
 
 
@@ -87,7 +87,7 @@ def epsilon_vs_noise(
     """ε against σ. For example: ballsbins plot epsilon-vs-noise -T 1000 -d 1e-6 -o noise.png"""
     from ballsbins import plots
 
-    _check(out)
+    check_picture(out)
     if not smallest < largest:
         raise InvalidInputError("--from", smallest, f"below --to, which is {largest:g}", "Exchange the two.")
     total, _ = options.steps_from(steps, examples, batch_size)
@@ -113,7 +113,7 @@ def epsilon_vs_epochs(
     """ε against epochs. For example: ballsbins plot epsilon-vs-epochs -s 1 -T 100 -d 1e-6 --to 16 -o epochs.png"""
     from ballsbins import plots
 
-    _check(out)
+    check_picture(out)
     total, _ = options.steps_from(steps, examples, batch_size)
     epochs = np.unique(np.geomspace(1, largest, 8).round().astype(int))
     makers = {"balls-and-bins": BallsAndBins, FIXED: lambda number: BallsAndBins(number, redraw=False)}
@@ -121,7 +121,7 @@ def epsilon_vs_epochs(
         name: [_epsilon(Mechanism(make(total), noise_multiplier, int(number)), delta) for number in epochs]
         for name, make in (makers | SAMPLERS).items()
     }
-    title = f"σ = {noise_multiplier:g}, {count(total, 'step')} an epoch, δ = {stated(delta)}"
+    title = f"σ = {noise_multiplier:.10g}, {count(total, 'step')} an epoch, δ = {stated(delta)}"
     _write(plots.epsilon_against_epochs(epochs, found, title=title), out)
 
 
@@ -140,7 +140,7 @@ def noise_vs_batch_size(
     """σ against batch size, for a target. So: ballsbins plot noise-vs-batch-size -n 60000 -e 3 -d 1e-6 -o b.png"""
     from ballsbins import calibration, plots
 
-    _check(out)
+    check_picture(out)
     sizes = sorted(set(batch_size)) if batch_size else None
     plans: dict[str, list[calibration.PlanRow]] = {}
     proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
@@ -156,7 +156,7 @@ def noise_vs_batch_size(
             "--batch-size", sizes, "at least two different sizes", "Leave it out for powers of 2."
         )
     noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in plans.items()}
-    title = f"{examples:,} examples, {count(epochs, 'epoch')}, ε ≤ {epsilon:g} at δ = {stated(delta)}"
+    title = f"{examples:,} examples, {count(epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}"
     _write(plots.noise_against_batch_size(sizes, noise, title=title), out)
 
 
@@ -174,7 +174,7 @@ def auc_vs_noise(
     """AUC against σ, from results of training. For example: ballsbins plot auc-vs-noise results.json -o auc.png"""
     from ballsbins import plots
 
-    _check(out)
+    check_picture(out)
     _write(plots.auc_against_noise(_read_results(results), title=title), out)
 
 
@@ -212,15 +212,6 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Bound:
     except (AccuracyError, UnreachableTargetError) as error:
         typer.echo(f"ballsbins: left out {mechanism!r}: {error}", err=True)
         return Bound("epsilon", np.nan, np.nan, np.nan, "none")
-
-
-def _check(out: Path) -> None:
-    """Refuse a bad file name before anything is computed."""
-    if out.suffix.lower() not in PICTURES:
-        endings = f"a file ending in {', '.join(PICTURES)}"
-        raise InvalidInputError("--out", str(out), endings, "Choose a picture format.")
-    if not out.parent.is_dir():
-        raise InvalidInputError("--out", str(out), "in a directory that exists", "Make the directory first.")
 
 
 def _write(axes: Any, out: Path) -> None:

@@ -9,6 +9,7 @@ import typer
 from ballsbins.cli import monte_carlo, options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
+from ballsbins.report.words import count, stated
 from ballsbins.samplers import Sampler
 
 DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
@@ -44,10 +45,11 @@ def epsilon(
     if json:
         return render.print_json(bound.to_dict())
     out = render.console()
-    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] at δ = {delta:g}")
+    at = f"at δ = {stated(delta)}"
+    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] {at}")
     out.print(render.describe(mechanism, derived), style="dim")
     out.print()
-    out.print(render.bound_table(bound, f"at δ = {delta:g}"))
+    out.print(render.bound_table(bound, at))
     out.print()
     return out.print(render.how(bound), style="dim")
 
@@ -84,9 +86,10 @@ def delta(
     out.print(render.describe(mechanism, derived), style="dim")
     for point, bound in zip(epsilon, bounds, strict=True):
         out.print()
-        out.print(f"[bold]δ ≤ {render.up(float(bound.upper))}[/bold] at ε = {point:g}")
+        at = f"at ε = {stated(point)}"
+        out.print(f"[bold]δ ≤ {render.up(float(bound.upper))}[/bold] {at}")
         out.print()
-        out.print(render.bound_table(bound, f"at ε = {point:g}"))
+        out.print(render.bound_table(bound, at))
     out.print()
     return out.print(render.how(bounds[0]), style="dim")
 
@@ -126,9 +129,9 @@ def calibrate(
             "--noise-multiplier", noise_multiplier, f"consistent with --find {find}", advice
         )
     limit = _limit(max_batch_size)
-    count, derived = (1, None) if find == "steps" else options.steps_from(steps, examples, batch_size)
+    total, derived = (1, None) if find == "steps" else options.steps_from(steps, examples, batch_size)
     chosen = options.sampler_from(
-        sampler, count, fixed_bins=fixed_bins, max_batch_size=limit, examples=examples
+        sampler, total, fixed_bins=fixed_bins, max_batch_size=limit, examples=examples
     )
     if noise_multiplier is None:
         auto: Literal["auto"] | None = "auto" if max_batch_size == "auto" else None
@@ -151,11 +154,11 @@ def calibrate(
         return render.print_json({"mechanism": mechanism.to_dict(), "epsilon": bound.to_dict()})
     answer = {
         "noise-multiplier": f"σ = {render.up(mechanism.noise_multiplier, 8)}",
-        "epochs": f"{mechanism.epochs:,} epochs",
-        "steps": f"{mechanism.sampler.steps:,} steps an epoch",
+        "epochs": count(mechanism.epochs, "epoch"),
+        "steps": f"{count(mechanism.sampler.steps, 'step')} an epoch",
     }[find]
     out = render.console()
-    out.print(f"[bold]{answer}[/bold] for ε ≤ {epsilon:g} at δ = {delta:g}")
+    out.print(f"[bold]{answer}[/bold] for ε ≤ {stated(epsilon)} at δ = {stated(delta)}")
     out.print(render.describe(mechanism, derived), style="dim")
     out.print(f"checked: ε is at most {render.up(float(bound.upper), 8)}")
     return out.print(render.how(bound), style="dim")
@@ -205,7 +208,8 @@ def plan(
         return render.print_json(data)
     out = render.console()
     out.print(
-        f"{examples:,} examples, ε ≤ {epsilon:g} at δ = {delta:g}, {epochs} epoch{'s' * (epochs > 1)}, {sampler}"
+        f"{count(examples, 'example')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}, {count(epochs, 'epoch')}, "
+        f"{sampler}"
     )
     out.print()
     table = [

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ballsbins import extras
+from ballsbins.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,5 +102,9 @@ def save(axes: Axes, path: Path | str) -> None:
     matplotlib = extras.load("matplotlib", feature="Drawing pictures", extra="plots")
     target = Path(path)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
-    with matplotlib.rc_context(dict(_SETTINGS)):
-        axes.get_figure(root=True).savefig(target, metadata=metadata)  # type: ignore[union-attr]
+    try:
+        with matplotlib.rc_context(dict(_SETTINGS)):
+            axes.get_figure(root=True).savefig(target, metadata=metadata)  # type: ignore[union-attr]
+    except OSError as error:
+        bound = f"a file that can be written ({error.strerror})"
+        raise InvalidInputError("the file", str(target), bound, "Choose another path.") from None

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
 from ballsbins.plots.labels import Line, label_lines
 from ballsbins.plots.lines import draw_bound, stacked
 from ballsbins.plots.style import look, new_axes, number_axis
@@ -61,7 +62,10 @@ def noise_against_batch_size(
 def _finished(axes: Axes, x: np.ndarray, lines: list[Line]) -> Axes:
     """Limits, ticks that can be read, and names."""
     axes.set_xlim(float(x.min()), float(x.max()))
-    every = np.concatenate([line.y[np.isfinite(line.y) & (line.y > 0)] for line in lines])
+    every = np.concatenate([np.zeros(0), *(line.y[np.isfinite(line.y) & (line.y > 0)] for line in lines)])
+    if not every.size:
+        advice = "Nothing is left to draw; choose another range."
+        raise InvalidInputError("the number of points", 0, "at least 1", advice)
     axes.set_ylim(0.8 * float(every.min()), 1.3 * float(every.max()))
     number_axis(axes.xaxis)
     number_axis(axes.yaxis)

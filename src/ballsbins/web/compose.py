@@ -9,7 +9,7 @@ from ballsbins.cli.compare import meaning
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
-from ballsbins.report.words import name_of, near
+from ballsbins.report.words import name_of
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 from ballsbins.web.answers import Points, Row, points_of, row_of
 from ballsbins.web.page import Run, page
@@ -46,8 +46,7 @@ def note_of(rows: Sequence[Row], silent: Iterable[str] = ()) -> str:
     words = list(silent)
     if {"balls-and-bins", "Poisson", "shuffle"} <= set(by_name):
         answers = {name: [row.bound] for name, row in by_name.items()}
-        delta = rows[0].delta
-        words.insert(0, meaning(answers, delta).replace(f"δ = {delta:g}", f"δ = {near(delta)}"))
+        words.insert(0, meaning(answers, rows[0].delta))
     return " ".join(words)
 
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ballsbins.cli.compare import interval
 from ballsbins.report import Statement
-from ballsbins.report.words import near, up
+from ballsbins.report.words import stated, up
 from ballsbins.web.answers import Calibrated, Row
 
 INKS = 7  # colours that the style sheet has, --ink-0 … --ink-6
@@ -20,7 +20,7 @@ _SAMPLERS = {
     "balls-and-bins (fixed bins)": 4,
 }
 # the lengths of dash and gap, as in the printed pictures
-DASHES: Sequence[tuple[int, ...]] = ((), (7, 4), (8, 3, 2, 3), (2, 3), (), (10, 3), (4, 2))
+DASHES: Sequence[tuple[int, ...]] = ((), (7, 4), (8, 3, 2, 3), (2, 3), (9, 2, 2, 2), (10, 3), (4, 2))
 
 
 def asset(name: str) -> str:
@@ -44,7 +44,7 @@ def swatch(ink: int) -> str:
 
 def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
     """A line of the table of runs, with its δ where not all have the same."""
-    at = f"at δ = {near(row.delta)}, " if delta else ""
+    at = f"at δ = {stated(row.delta)}, " if delta else ""
     return (
         f'<th scope="row">{swatch(ink)}<span>{escape(row.name)}</span></th>'
         f'<td class="number">{escape(interval(row.bound))}</td>'
@@ -62,7 +62,7 @@ def headline_html(row: Row) -> str:
     """The one number that was asked for."""
     return (
         f'<p class="epsilon"><span class="symbol">ε ≤</span> <output>{up(row.upper, 5)}</output></p>'
-        f'<p class="given">at δ = {near(row.delta)} · {escape(_how(row))}</p>'
+        f'<p class="given">at δ = {stated(row.delta)} · {escape(_how(row))}</p>'
         f'<p class="run">{escape(row.run)}</p>'
     )
 
@@ -71,7 +71,7 @@ def calibrated_html(found: Calibrated) -> str:
     """The noise that a target needs."""
     return (
         f'<p class="epsilon"><span class="symbol">σ =</span> <output>{up(found.noise_multiplier, 5)}</output></p>'
-        f'<p class="given">is the least noise for ε ≤ {near(found.target)} at δ = {near(found.delta)}</p>'
+        f'<p class="given">is the least noise for ε ≤ {stated(found.target)} at δ = {stated(found.delta)}</p>'
     )
 
 

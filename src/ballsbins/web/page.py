@@ -12,8 +12,7 @@ from html import escape
 from string import Template
 from typing import Any
 
-from ballsbins.report import Statement
-from ballsbins.report.words import near, up
+from ballsbins.report import Statement, words
 from ballsbins.web import chart, markup
 from ballsbins.web.answers import Points, Row
 
@@ -62,7 +61,7 @@ def page(title: str, runs: Sequence[Run], note: str = "") -> str:
         policy=_policy(scripts),
         style=markup.asset("style.css"),
         headlines="".join(_headline(run, several) for run in stated),
-        delta=" and ".join(map(near, deltas)),
+        delta=" and ".join(map(words.stated, deltas)),
         rows=rows,
         compared="" if several else " compared",
         note=escape(note),
@@ -88,8 +87,8 @@ def curve_data(row: Row, points: Points, ink: int, position: int) -> dict[str, A
         "lower": points.lower if wide else [],
         "upper": points.upper,
         # δ at most so much at an ε rounded up is still true
-        "at": [up(value, 4) for value in points.epsilon],
-        "at_most": [up(value, 3) for value in points.upper],
+        "at": [words.up(value, 4) for value in points.epsilon],
+        "at_most": [words.up(value, 3) for value in points.upper],
     }
 
 
