@@ -13,6 +13,7 @@ from ballsbins import BallsAndBins, new_key
 from ballsbins.engines import BatchFiles
 from ballsbins.engines.inputs import CsvOptions, open_inputs
 from ballsbins.engines.local import build, joined
+from ballsbins.engines.memory import Memory
 from ballsbins.engines.plan import plan
 from ballsbins.errors import DataError, InvalidInputError
 
@@ -163,6 +164,28 @@ def test_rows_that_become_wider_are_read_in_smaller_numbers(tmp_path):
     assert sum(batch.num_rows for batch in chunks) == 80_000
     assert max(batch.nbytes for batch in chunks) < 500_000 + 2_010 * made.rows_per_read
     assert made.rows_per_read * 2_010 < made.memory.chunk_bytes
+
+
+def test_wide_rows_that_are_stored_once_are_held_in_small_numbers(tmp_path):
+    """A word of 20,000 letters stands once in the file for 5,000 rows: footers do not tell how wide they are."""
+    words = ["a"] * 70_000 + ["b" * 20_000] * 5_000
+    pq.write_table(pa.table({"text": words}), tmp_path / "in.parquet")
+    made = plan(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2), memory=Memory(300 * 10**6))
+    assert made.row_bytes < 1_000
+    assert 20_000 * made.rows_per_read < 20 * 10**6
+    chunk = made.memory.chunk_bytes
+    held = [batch.nbytes for _, batch in joined(made.inputs, made.rows_per_read, chunk)]
+    assert max(held) < 2 * chunk
+
+
+def test_the_trial_is_on_few_rows_where_they_are_wide(tmp_path):
+    rows = [bytes([row % 256]) * 50_000 for row in range(2_000)]
+    pq.write_table(pa.table({"image": rows}), tmp_path / "in.parquet", row_group_size=100, compression="none")
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    assert 2**24 < inputs.sample().nbytes < 2**25
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    largest = max(batch.nbytes for _, batch in inputs.read(plan(inputs, BallsAndBins(2)).rows_per_read))
+    assert largest < 10**7
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path):

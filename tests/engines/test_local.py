@@ -16,7 +16,9 @@ from ballsbins.engines import BatchFiles, Manifest
 from ballsbins.engines.inputs import open_inputs
 from ballsbins.engines.local import build
 from ballsbins.engines.memory import Memory
-from ballsbins.engines.plan import plan
+from ballsbins.engines.placement import Arranged
+from ballsbins.engines.plan import Plan, plan
+from ballsbins.engines.writer import padded
 from ballsbins.errors import DataError, InvalidInputError, SecretError
 
 from .conftest import ROWS
@@ -296,13 +298,48 @@ def test_what_cannot_be_built(folder, key, tmp_path):
     assert Memory.parse("1.5 GiB").limit == 3 * 2**29
 
 
-def test_a_batch_that_does_not_fit_is_refused_without_its_size(folder, key, tmp_path, tiny):
+def test_a_batch_that_does_not_fit_is_refused_without_its_size(folder, key, tmp_path, tiny, monkeypatch):
     class Least(type(tiny)):
         largest_bucket = 1000
 
+    monkeypatch.setattr(Plan, "require_memory", lambda _: None)  # rows that are wider than those it looks at
     with pytest.raises(InvalidInputError, match="more steps, or a larger limit") as caught:
         built(folder, tmp_path / "out", BallsAndBins(2), key, Least())
     assert not any(character.isdigit() for character in str(caught.value).replace("1000000000", ""))
+
+
+@pytest.mark.parametrize("sampler", [BallsAndBins(2), Shuffle(2), Deterministic(2)], ids=repr)
+def test_batches_that_cannot_fit_are_refused_before_anything_is_read(sampler, folder, key, tmp_path, tiny):
+    class Least(type(tiny)):
+        largest_bucket = 100_000
+
+    made = plan(open_inputs([folder]), sampler, memory=Least())
+    told = []
+    with pytest.raises(InvalidInputError, match=r"at least [\d,]+ for batches of [\d,]+ bytes, as expected"):
+        build(made, tmp_path / "out", key, report=told.append)
+    assert told == []
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_a_large_limit_makes_no_array_that_arrow_cannot_hold():
+    """Text has 32-bit offsets: what is joined to one array must stay below 2³¹ bytes."""
+    much = Memory(64 * 10**9)
+    assert max(much.chunk_bytes, 2 * much.bucket_bytes, much.largest_bucket) < 2**31
+    assert much.max_files == 400
+
+
+def test_padding_holds_some_batches_at_a_time():
+    """Each of 50 batches is filled from 2 rows to 2¹⁸: at once that would be 13 million."""
+    sizes = np.full(50, 2)
+    table = pa.table({"x": np.arange(100)})
+    pieces = list(padded(Arranged(7, sizes, table, np.arange(100)[::-1]), 2**18))
+    assert max(len(piece.order) for piece in pieces) <= 2**20
+    assert [
+        step for piece in pieces for step in range(piece.first_step, piece.first_step + len(piece.sizes))
+    ] == [*range(7, 57)]
+    rows = np.concatenate([piece.order for piece in pieces]).reshape(50, 2**18)
+    assert np.array_equal(rows[:, :2].ravel(), np.arange(100)[::-1])
+    assert (rows[:, 2:] == 100).all()
 
 
 def test_a_column_called_weight_must_not_be_there_when_padding_adds_one(key, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,10 @@ _KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
 _FINGERPRINT_BYTES = 1 << 16  # of the beginning and the end of a file, where Parquet has its footer
 _CSV_BLOCK = 1 << 22
-_SAMPLE_ROWS = 1 << 16
+_SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 24
+_SAMPLE_READ = (
+    1 << 10
+)  # rows at a time: they may be far wider than footers tell, which see repeated words once
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Inputs:
         narrow = self.only(self.schema.names[:1])
         return sum(batch.num_rows for _, batch in narrow.read(1 << 20))
 
+    @cached_property
     def stored_row_bytes(self) -> float:
         """The bytes of a row, unpacked, in the widest row group that a footer tells of; 0 where none does."""
         if not self.is_parquet:
@@ -90,8 +95,9 @@ class Inputs:
                 footer = parquet.read_metadata(source)
             for number in range(footer.num_row_groups):
                 group = footer.row_group(number)
-                if group.num_rows >= 1000:  # smaller ones tell of headers more than of rows
-                    widest = max(widest, group.total_byte_size / group.num_rows)
+                # small ones tell of headers more than of rows
+                if group.num_rows >= 1000 or group.total_byte_size >= 1 << 20:
+                    widest = max(widest, group.total_byte_size / max(group.num_rows, 1))
         return widest
 
     def fingerprint(self) -> str:
@@ -106,14 +112,15 @@ class Inputs:
         return f"sha256:{digest.hexdigest()}"
 
     def sample(self) -> pa.Table:
-        """The first rows, to judge how large and how costly rows are."""
+        """The first rows, to judge how large and how costly rows are: some ten thousands, fewer if they are wide."""
         arrow = load("pyarrow", feature="Reading tables", extra="data")
         taken: list[Any] = []
-        missing = _SAMPLE_ROWS
-        for _, batch in self.read(_SAMPLE_ROWS):
-            taken.append(batch.slice(0, missing))
-            missing -= taken[-1].num_rows
-            if not missing:
+        rows = held = 0
+        at_once = min(_SAMPLE_READ, _SAMPLE_BYTES // (8 * self.stored_row_bytes + 1))
+        for _, batch in self.read(int(max(1, at_once))):
+            taken.append(batch)
+            rows, held = rows + batch.num_rows, held + batch.nbytes
+            if rows >= _SAMPLE_ROWS or held >= _SAMPLE_BYTES:
                 break
         return arrow.Table.from_batches(taken, schema=self.schema)
 

@@ -68,6 +68,7 @@ def build(
 
 def sorted_batches(plan: Plan, placement: Placement, scratch: Path, reporter: Reporter) -> Iterator[Arranged]:
     """Give all batches of an epoch in order, some at a time."""
+    plan.require_memory()
     sort = BucketSort(scratch, plan.inputs.schema, plan.memory)
     rows = _placed_rows(plan, placement, reporter)
     files = sort.scatter(rows, 0, placement.num_places, plan.scratch_bytes)
@@ -100,10 +101,13 @@ def joined(inputs: Inputs, rows: int, chunk_bytes: int) -> Iterator[tuple[int, p
     waiting: list[Any] = []
     held, read_bytes = 0, 0
     for read_bytes, batch in inputs.read(rows):
-        waiting.append(batch)
-        held += batch.nbytes
-        if held >= chunk_bytes:
-            yield read_bytes, arrow.concat_batches(waiting)
-            waiting, held = [], 0
+        pieces = -(-batch.nbytes // chunk_bytes)  # rows may turn out far wider than the first ones
+        length = -(-batch.num_rows // max(pieces, 1))
+        for begin in range(0, batch.num_rows, max(length, 1)):
+            waiting.append(batch.slice(begin, length))
+            held += waiting[-1].nbytes
+            if held >= chunk_bytes:
+                yield read_bytes, arrow.concat_batches(waiting)
+                waiting, held = [], 0
     if waiting:
         yield read_bytes, arrow.concat_batches(waiting)

@@ -11,6 +11,9 @@ from ballsbins.errors import InvalidInputError
 DEFAULT_MEMORY = 10**9
 _LEAST = 300 * 10**6
 _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any data
+_MOST = (
+    6 * 10**9
+)  # more is not used: a third of it, the largest bucket, is the most text that one array can hold
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -27,12 +30,17 @@ class Memory:
 
     @property
     def _for_data(self) -> int:
-        return self.limit - _INTERPRETER
+        return min(self.limit, _MOST) - _INTERPRETER
 
     @property
     def chunk_bytes(self) -> int:
         """Rows that are read at a time; as much again is held while they are sorted into buckets."""
         return self._for_data // 12
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that are read at a time at most: a chunk of rows of 16 kB, as footers see repeated words only once."""
+        return max(1, min(2**16, self.chunk_bytes // 2**14))
 
     @property
     def bucket_bytes(self) -> int:
@@ -43,6 +51,11 @@ class Memory:
     def largest_bucket(self) -> int:
         """Rows of one bucket at most: one whose rows are twice as wide as the first ones promised still fits."""
         return self._for_data // 3
+
+    @staticmethod
+    def least_for(batch_bytes: int) -> int:
+        """The least limit under which a batch of so many bytes is a bucket that fits, with some to spare."""
+        return 4 * batch_bytes + _INTERPRETER
 
     @property
     def row_group_bytes(self) -> int:

@@ -26,7 +26,6 @@ from ballsbins.samplers.truncation import TruncatingSampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
 _PART_BYTES = 256 * 2**20
-_MOST_ROWS = 1 << 16
 _KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
 
 
@@ -51,7 +50,7 @@ class Plan:
     @cached_property
     def row_bytes(self) -> float:
         """Bytes of a row in memory, with what it carries while sorted: of the first rows, or as footers say."""
-        return max(self.trial.row_bytes, self.inputs.stored_row_bytes()) + _KEPT_BYTES
+        return max(self.trial.row_bytes, self.inputs.stored_row_bytes) + _KEPT_BYTES
 
     @property
     def scratch_bytes(self) -> int:
@@ -99,7 +98,7 @@ class Plan:
     @property
     def rows_per_read(self) -> int:
         """Rows that are read at a time, to be joined to chunks: some of a chunk, as rows may be wider further on."""
-        return int(max(1, min(_MOST_ROWS, self.memory.chunk_bytes // (8 * self.row_bytes))))
+        return int(max(1, min(self.memory.most_rows, self.memory.chunk_bytes // (8 * self.row_bytes))))
 
     def manifest(self, key: Key, epoch: int) -> Manifest:
         """The manifest of an epoch."""
@@ -132,6 +131,17 @@ class Plan:
                 f"Building one epoch needs about {self.disk_bytes:,} bytes below {str(directory)!r}, "
                 f"but {free:,} are "
                 "free. Make room, or name a directory on another disk."
+            )
+
+    def require_memory(self) -> None:
+        """Raise where one batch, of the size that is expected, does not fit within the limit."""
+        batch_bytes = int(-(-self.num_examples // self.sampler.steps) * self.row_bytes)
+        if batch_bytes > self.memory.largest_bucket:
+            raise InvalidInputError(
+                "the memory limit",
+                self.memory.limit,
+                f"at least {self.memory.least_for(batch_bytes):,} for batches of {batch_bytes:,} bytes, as expected",
+                "Take more steps, or a larger limit: --memory.",
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _MOST_ROWS, _MOST_BYTES = (
     1 << 15,
     1 << 25,
-)  # taken at a time; of a row group, if rows are wider than the first ones
+)  # taken at a time; of a row group, if rows are wider than the first
+_MOST_PADDED = 1 << 20  # rows, blank ones too, that are put in order at a time
 
 
 class PartsWriter:
@@ -41,8 +43,11 @@ class PartsWriter:
 
     def write(self, batches: Arranged) -> None:
         """Write the next batches; they begin where the last ones ended."""
-        if self._manifest.padded_to is not None:
-            batches = padded(batches, self._manifest.padded_to)
+        size = self._manifest.padded_to
+        for some in [batches] if size is None else padded(batches, size):
+            self._write(some)
+
+    def _write(self, batches: Arranged) -> None:
         ends = np.concatenate(([0], np.cumsum(batches.sizes)))
         stop = batches.first_step + len(batches.sizes)
         self._offsets[self._step + 1 : stop + 1] = self._offsets[self._step] + ends[1:]
@@ -116,8 +121,8 @@ def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
     return arrow.schema([*columns, arrow.field(WEIGHT_COLUMN, arrow.float32())])
 
 
-def padded(batches: Arranged, size: int) -> Arranged:
-    """Fill every batch up to `size` with rows of weight 0, behind the real ones."""
+def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
+    """Fill every batch up to `size` with rows of weight 0, behind the real ones; give some batches at a time."""
     arrow = load("pyarrow", feature="Writing batch files", extra="data")
     table = batches.table
     blank = arrow.table([zero(entry.type) for entry in table.schema], names=table.schema.names)
@@ -126,12 +131,16 @@ def padded(batches: Arranged, size: int) -> Arranged:
     weights = np.ones(table.num_rows, dtype=np.float32)
     weights[-1] = 0.0
     table = table.append_column(WEIGHT_COLUMN, arrow.array(weights))
-    steps = np.arange(len(batches.sizes))
-    begins = np.cumsum(batches.sizes) - batches.sizes
-    order = np.full(len(steps) * size, table.num_rows - 1, dtype=np.int64)
-    shift = np.repeat(steps * size - begins, batches.sizes)
-    order[np.arange(len(batches.order)) + shift] = batches.order
-    return Arranged(batches.first_step, np.full(len(steps), size), table, order)
+    ends = np.concatenate(([0], np.cumsum(batches.sizes)))
+    some = max(1, _MOST_PADDED // size)
+    for first in range(0, len(batches.sizes), some):
+        sizes = batches.sizes[first : first + some]
+        begins = np.cumsum(sizes) - sizes
+        shift = np.repeat(np.arange(len(sizes)) * size - begins, sizes)
+        order = np.full(len(sizes) * size, table.num_rows - 1, dtype=np.int64)
+        real = batches.order[ends[first] : ends[first + len(sizes)]]
+        order[np.arange(len(real)) + shift] = real
+        yield Arranged(batches.first_step + first, np.full(len(sizes), size), table, order)
 
 
 def zero(kind: pa.DataType) -> pa.Array:
