@@ -12,7 +12,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
@@ -156,6 +156,44 @@ def test_two_steps_by_direct_quadrature(sigma, epsilon, digits):
         truth = two_steps(sigma, epsilon, direction, digits)
         assert lower <= truth <= upper
         assert upper - lower <= 1e-9
+
+
+def two_steps_in_logs(sigma, epsilon, direction):
+    """The same with logarithms of doubles: all terms are positive, and the exponents may be as large as they like."""
+    s, sign = 1 / sigma, 1 if direction == REMOVE else -1
+    log_strike = np.log(2.0) + sign * epsilon
+    top = sigma * log_strike + s / 2
+    x, w = np.polynomial.legendre.leggauss(40)
+    edges = np.concatenate([top - np.linspace(60.0, 2.0, 59), top - 0.5 ** np.arange(40)])
+    panel = np.diff(edges)[:, None] / 2
+    first = (edges[:-1, None] + panel * (x + 1)).ravel()
+    rest = log_strike + np.log(-np.expm1(np.minimum(s * first - s * s / 2 - log_strike, 0.0)))
+    terms = GaussianCurve(sigma).log_delta(np.abs(rest), direction).value
+    if direction == ADD:
+        terms += rest
+    terms += np.log((panel * w).ravel()) - first**2 / 2 - np.log(2 * np.pi) / 2
+    if direction == REMOVE:
+        alone, taken = log_ndtr(s - top), np.log(np.expm1(log_strike)) + log_ndtr(-top)
+        terms = np.append(terms, alone + np.log1p(-np.exp(taken - alone)))
+    return logsumexp(terms) - np.log(2.0) + (0.0 if direction == REMOVE else epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [100.0, 190.0, 250.0, 400.0, 600.0, 700.0])
+def test_next_to_no_noise_is_exact_up_to_the_largest_epsilon(epsilon):
+    """Saddles at e^700 and integrands that are 0 where their slope is infinite are no reason to give up."""
+    for direction in DIRECTIONS:
+        lower, _, upper = at(ExactCurve(((2, 0.05),)), epsilon, direction)
+        assert lower <= two_steps_in_logs(0.05, epsilon, direction) <= upper
+        assert upper - lower <= 1e-9
+
+
+def test_strikes_times_steps_beyond_the_doubles():
+    """T·e^ε overflows; the paper's lower bound is below and next to it."""
+    for steps in (10**6, 10**12):
+        lower, _, upper = at(ExactCurve(((steps, 0.05),)), 700.0, REMOVE)
+        assert upper - lower <= 1e-9
+        paper = BallsAndBinsLowerBound(0.05, steps).log_delta(np.array([700.0]), REMOVE).lower[0]
+        assert paper <= upper <= paper + 1e-9
 
 
 def three_steps(sigma, epsilon, direction, panels=40):

@@ -1,5 +1,7 @@
 """The paper's S_C bound against direct evaluation, the closed form at T = 1, and the exact curve."""
 
+import math
+
 import mpmath as mp
 import numpy as np
 import pytest
@@ -94,3 +96,13 @@ def test_tiny_delta_keeps_its_digits():
     found = BallsAndBinsLowerBound(0.3, 10**12).log_delta(np.array([50.0]), REMOVE)
     assert -250 < found.lower[0] < -230
     assert found.upper[0] - found.lower[0] < 1e-10
+
+
+@pytest.mark.parametrize("steps", [2, 1000, 10**12])
+def test_events_rarer_than_the_doubles(steps):
+    """σ = 0.05, ε = 700: Q(max ≥ C) is e^−1050. Far out one bin decides, so δ_B(ε) = δ_G(ε + log T)."""
+    epsilon = np.array([300.0, 500.0, 700.0])
+    found = BallsAndBinsLowerBound(0.05, steps).log_delta(epsilon, REMOVE)
+    truth = GaussianCurve(0.05).log_delta(epsilon + math.log(steps), REMOVE)
+    assert (found.lower <= truth.upper).all()
+    assert found.lower == pytest.approx(truth.value, abs=1e-9)

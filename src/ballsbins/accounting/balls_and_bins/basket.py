@@ -61,7 +61,7 @@ class Basket:
         return real, log_phase, plain, error
 
     def tilted(self, c: float) -> tuple[float, float, float]:
-        """Mean, 1 − mean and variance of S·T under the density tilted by e^{−cTS}, as sums over the bins."""
+        """Mean, c·T − mean and variance of c·T·S under the density tilted by e^{−cTS}, as sums over the bins."""
         total = np.zeros(3)
         for count, sigma in self.kinds:
             total += count * np.array(laplace.real_axis(c, sigma))

@@ -10,6 +10,7 @@ strike and serves its neighbours as far as its own error estimate says.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ _EPS = 2.0**-53
 # exponent's curvature in log ω is large); bends hasten slow decay.
 _BENDS = (0.3, 0.0, 0.6, 0.9)
 _STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
+_LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
 _DROP = 42.0  # terms below e⁻⁴² of the largest are left out
 _FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
@@ -79,13 +81,22 @@ class Nodes:
 
     def terms(self, bins: int, strikes: Strikes) -> tuple[Complex, Real]:
         """Complex exponent of every term (strikes × nodes) and the size of what was added up to get it."""
-        t = float(bins)
-        moved = t * strikes.k_minus_1[:, None] + self.plain[None, :]
-        slope = np.where(self.plain[None, :] == t, t * strikes.k[:, None], moved)
-        drift = slope * self.omega[None, :]
+        drift = _drift(bins, strikes, self.plain, float(bins) * self.omega)
         return drift + (self.transform + self.log_weight)[None, :], np.abs(drift) + np.abs(self.transform)[
             None, :
         ]
+
+
+def _drift(bins: int, strikes: Strikes, plain: Real, scaled: Any) -> Any:
+    """ω·(T(K−1) + plain) for strikes × nodes, from T·ω, because T·K may be beyond the doubles."""
+    t = float(bins)
+    return np.where(plain == t, strikes.k[:, None], strikes.k_minus_1[:, None] + plain / t) * scaled
+
+
+def _scaled(bins: int, log_r: Real) -> Real:
+    """T·r, to all digits also where r is below the normal doubles."""
+    root = np.exp(0.5 * log_r)
+    return np.asarray((float(bins) * root) * root, dtype=np.float64)
 
 
 def _slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, Real]:
@@ -168,7 +179,6 @@ class Trace:
 
 def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace | None:
     """Follow the path until the integrand has dropped for good; None if it climbs instead."""
-    t = float(basket.size)
     u, omega, transform, plain = np.empty(0), np.empty(0, complex), np.empty(0, complex), np.empty(0)
     sizes = np.empty(0)
     while len(u) * step < 40.0:
@@ -176,8 +186,8 @@ def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace |
         more = step * np.arange(len(u), len(u) + chunk, dtype=np.float64)
         at, derivative = path(more)
         found, uncentred = basket.exponent(at)
-        slope = np.where(uncentred == t, t * strikes.k[0], t * strikes.k_minus_1[0] + uncentred)
-        size = (slope * at + found).real + np.log(np.abs(derivative / at**2))
+        size = (_drift(basket.size, strikes[:1], uncentred, float(basket.size) * at)[0] + found).real
+        size += np.log(np.abs(derivative / at)) - np.log(np.abs(at))  # ω² may be beyond the doubles
         size = np.where(np.isfinite(size), size, np.inf)
         sizes = np.concatenate([sizes, size])
         u, omega = np.concatenate([u, more]), np.concatenate([omega, at])
@@ -215,8 +225,8 @@ def _weighted(basket: Basket, trace: Trace, log_du: Real, probes: int = 7) -> No
         finer, _ = basket.exponent(trace.omega[probe], 1.6)
         inner = _worst(np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer))
     _, derivative = trace.path(trace.u)
-    factor = derivative / (np.pi * float(basket.size) * trace.omega**2)
-    log_weight = np.asarray(np.log(factor) + log_du, dtype=np.complex128)
+    factor = derivative / (np.pi * float(basket.size) * trace.omega)
+    log_weight = np.asarray(np.log(factor) - np.log(trace.omega) + log_du, dtype=np.complex128)
     return Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner)
 
 
@@ -271,16 +281,16 @@ def put_saddle(basket: Basket, k: float, k_minus_1: float, guess: float | None =
     def slope(log_c: float) -> tuple[float, float]:
         c = float(np.exp(log_c))
         mean, gap, variance = basket.tilted(c)
-        gradient = c * (t * k - mean if k < 0.5 else t * k_minus_1 + gap) - 2.0
-        return gradient, gradient + 2.0 + c * c * variance
+        gradient = (t * c * k - mean if k < 0.5 else t * c * k_minus_1 + gap) - 2.0
+        return gradient, gradient + 2.0 + variance
 
-    low, high = -80.0, 160.0
+    low, high = float(np.log(2.0 / t) - np.log(k)), _LARGEST_LOG_SADDLE  # the mean is not negative
     if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
         variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
         b = t * k_minus_1
         root = np.sqrt(b * b + 8.0 * variance)
         guess = (root - b) / (2.0 * variance) if b < 0 else 4.0 / (root + b)
-    x = float(np.clip(np.log(guess), -79.0, 100.0))
+    x = float(np.clip(np.log(guess), low, high))
     curvature = 1.0
     for _ in range(80):
         gradient, curvature = slope(x)
@@ -325,10 +335,11 @@ class CutLattice:
         least = float(strikes.k_minus_1.min())
         # The integrand e^{−Tr(K−1)} has gone, or the exponent passed its minimum near r = (K−1)/Var Z, at the top …
         variance = float(np.expm1(min(s * s, 300.0)))
-        top = max(np.log(4000.0 / (t * least)), np.log(3.0 * float(strikes.k_minus_1.max()) / variance))
+        most = float(strikes.k_minus_1.max())
+        top = max(np.log(4000.0 / t) - np.log(least), np.log(3.0 / variance) + np.log(most))
         top = min(float(top), basket.largest_log_r)
         # … and the log-normal tail of the phase, Gaussian in log r with mean −s²/2 and deviation s, at the bottom.
-        lowest_peak = min(float(np.log(1.0 / (t * strikes.k.max()))), top, -0.5 * s * s)
+        lowest_peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
         bottom = lowest_peak - 9.1 * s - 4.0
         return cls(
             basket, step * np.arange(np.floor(bottom / step), np.floor(top / step) + 1.0, dtype=np.float64)
@@ -346,13 +357,8 @@ class CutLattice:
 
     def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
         """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
-        t = float(self.basket.size)
-        slope = np.where(
-            self.plain[None, :] == t,
-            t * strikes.k[:, None],
-            t * strikes.k_minus_1[:, None] + self.plain[None, :],
-        )
-        drift = -np.exp(self.log_r)[None, :] * slope
+        bins = self.basket.size
+        drift = -_drift(bins, strikes, self.plain, _scaled(bins, self.log_r))
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
     def __call__(self, strikes: Strikes) -> Estimate:
@@ -368,6 +374,7 @@ class CutLattice:
         ends = gone.any(axis=1)
         last = np.where(ends, gone.argmax(axis=1), len(self.log_r))
         keep = np.arange(len(self.log_r))[None, :] < last[:, None]
+        load = np.where(keep, load, 0.0)  # beyond it may be infinite, and nothing times that is not a number
         scale = np.where(keep, signed, -np.inf).max(axis=1)
         size = np.where(keep, np.exp(np.minimum(signed - scale[:, None], 60.0)), 0.0)
         parts = size * self.sign[None, :]
@@ -408,10 +415,8 @@ class LiftContour:
         self.basket = basket
         log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
         near = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
-        t = float(basket.size)
         real, _, plain, _ = basket.on_cut(near)
-        slope = np.where(plain == t, t * strikes.k[0], t * strikes.k_minus_1[0] + plain)
-        g = real - np.exp(near) * slope
+        g = real - _drift(basket.size, strikes[:1], plain, _scaled(basket.size, near))[0]
         log_r = float(near[int(np.argmin(g))])
         step = near[1] - near[0]
         curvature = float(np.max(np.diff(g, 2)) / step**2)
@@ -455,11 +460,7 @@ class LiftContour:
 
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
         log_r, log_w, real, log_phase, plain, phase_error = rule
-        t = float(self.basket.size)
-        slope = np.where(
-            plain[None, :] == t, t * strikes.k[:, None], t * strikes.k_minus_1[:, None] + plain[None, :]
-        )
-        drift = -np.exp(log_r)[None, :] * slope
+        drift = -_drift(self.basket.size, strikes, plain, _scaled(self.basket.size, log_r))
         phase = np.exp(np.minimum(log_phase, 700.0))
         small = phase < 1e-9
         log_size = drift + (log_w + real)[None, :] - scale[:, None]

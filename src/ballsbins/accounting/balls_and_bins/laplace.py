@@ -337,27 +337,28 @@ def _legs(
 
 
 def real_axis(c: float, sigma: float) -> tuple[float, float, float]:
-    """Mean of Z, 1 − mean and variance of Z under the density tilted by e^{−cZ}, at one real c > 0.
+    """Mean of cZ, c − mean and variance of cZ under the density tilted by e^{−cZ}, at one real c > 0.
 
-    These are the derivatives of log L; a few digits are enough, for they only place contours. Neither the mean nor
-    its distance from 1 can be had from the other in doubles.
+    These are the derivatives of log L in log c; a few digits are enough, for they only place contours. Neither the
+    mean nor its distance from c can be had from the other in doubles.
     """
     s = 1.0 / sigma
     x1 = -sigma * float(lambertw(min(c * s * s * np.exp(-0.5 * s * s), 1e300)).real)
     low, high = min(-REACH, x1 - REACH), max(REACH + 2.0 * s, x1 + REACH)
     a = min(8.0, 0.5 * np.pi / s)
     x = np.linspace(low, high, int((high - low) * (24.0 + 0.5 * a * a) / (2.0 * np.pi * a)) + 2)
-    log_z = np.minimum(s * x - 0.5 * s * s, 300.0)
-    z, away = np.exp(log_z), np.expm1(log_z)
+    log_z = s * x - 0.5 * s * s
     if s < 2.5 and c * min(1.0, float(np.sqrt(np.expm1(s * s)))) < 1.5:
         density = np.exp(-0.5 * x * x) * (x[1] - x[0]) / _ROOT_TAU
-        fall = np.expm1(-c * away)
-        total = 1.0 + float((density * second_remainder(c * away)).sum())
+        away = c * np.expm1(log_z)
+        fall = np.expm1(-away)
+        total = 1.0 + float((density * second_remainder(away)).sum())
         gap = -float((density * away * fall).sum()) / total
         square = float((density * away * away * (1.0 + fall)).sum()) / total
-        return 1.0 - gap, gap, square - gap * gap
-    exponent = -c * z - 0.5 * x * x
+        return c - gap, gap, square - gap * gap
+    y = np.exp(np.minimum(np.log(c) + log_z, 300.0))
+    exponent = -y - 0.5 * x * x
     weight = np.exp(exponent - exponent.max())
     weight /= weight.sum()
-    mean = float((weight * z).sum())
-    return mean, 1.0 - mean, float((weight * (z - mean) ** 2).sum())
+    mean = float((weight * y).sum())
+    return mean, c - mean, float((weight * (y - mean) ** 2).sum())

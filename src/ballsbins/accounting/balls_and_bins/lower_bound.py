@@ -81,7 +81,10 @@ class MaximumCurve:
         below = log_ndtr((C - mean) / sigma) + (self.steps - 1) * log_ndtr(C / sigma)
         with np.errstate(divide="ignore"):
             above = np.where(below > -0.7, np.log(-np.expm1(below)), np.log1p(-np.exp(below)))
-        return above, below
+            others = np.log(self.steps - 1.0) + log_ndtr(-C / sigma)
+        # rarer than e⁻⁴⁰, no two coordinates are above C, in doubles; rarer than e⁻⁷⁰⁰, `below` is 0
+        rare = np.logaddexp(log_ndtr((mean - C) / sigma), others)
+        return np.where(rare < -40.0, rare, above), below
 
     def _threshold(self, log_ratio: Array) -> Array:
         """C with log f_P/f_Q = log_ratio: a bracket from a table, then false position (Illinois)."""
