@@ -128,8 +128,13 @@ def test_opacus_checkpoints_save_and_resume_all(training, weighted, tmp_path):
     assert torch.equal(whole.vector(), resumed.vector())
     assert other.accountant.as_run() == Mechanism(BallsAndBins(10), 1.0)
 
+    with pytest.raises(RunError, match=r"has taken 10 steps, and the checkpoint is of step 4"):
+        other.load_checkpoint(path=path, module=resumed.model, optimizer=resumed.optimizer)
+    assert other.accountant.as_run() == Mechanism(BallsAndBins(10), 1.0)  # nothing is forgotten
+
     reader = engine()  # only to report: it learns the mechanism from the file
-    reader.load_checkpoint(path=path, module=resumed.model, optimizer=resumed.optimizer)
+    _, fresh = trained(training, weighted, 0)
+    reader.load_checkpoint(path=path, module=fresh.model, optimizer=fresh.optimizer)
     assert reader.accountant.as_run() == Mechanism(BallsAndBins(10), 1.0, last_epoch_steps=4)
 
 

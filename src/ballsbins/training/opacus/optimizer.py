@@ -9,7 +9,7 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.training.opacus.layers import TrainingPasses
-from ballsbins.training.opacus.noise import StepNoise
+from ballsbins.training.opacus.noise import StepNoise, digest
 from ballsbins.training.opacus.run import Run
 
 RUN = "ballsbins"  # where the state of the run is in a saved optimizer
@@ -101,17 +101,28 @@ class _Guarded:
         self._require_precise()
         self._require_finite()
         scale = self.noise_multiplier * self.max_grad_norm
+        sums = self._digest_of_all_ranks()
         if self.run.rank == 0:  # one noise for the sum over all ranks
-            noise = StepNoise(self.run.key, self.run.identity, self.run.steps_taken)
+            noise = StepNoise(self.run.key, self.run.identity, self.run.steps_taken, sums, scale)
             for number, parameter in enumerate(self.params):
                 _check_processed_flag(parameter.summed_grad)
-                parameter.grad = noise.added_to(parameter.summed_grad, number, scale).view_as(parameter)
+                parameter.grad = noise.added_to(parameter.summed_grad, number).view_as(parameter)
                 _mark_as_processed(parameter.summed_grad)
         else:
             for parameter in self.params:
                 _check_processed_flag(parameter.summed_grad)
                 parameter.grad = parameter.summed_grad.clone().view_as(parameter)
                 _mark_as_processed(parameter.summed_grad)
+
+    def _digest_of_all_ranks(self) -> bytes:
+        if not self.run.key.is_secret:
+            return b""
+        mine = digest(parameter.summed_grad for parameter in self.params)
+        if self.run.world_size == 1:
+            return mine
+        found: list[bytes] = [b""] * self.run.world_size
+        torch.distributed.all_gather_object(found, mine)
+        return b"".join(found)
 
     def _require_ranks_in_step(self) -> None:
         """Refuse ranks at different steps, of which one has loaded a checkpoint perhaps and another has not."""

@@ -63,13 +63,20 @@ class Progress:
                 f"a run of {mine!r}",
                 "Load it into the mechanism it was saved from; privacy follows from that one.",
             )
-        self.steps_taken = validate.integer(
+        steps = validate.integer(
             "steps_taken of this checkpoint",
             state.get("steps_taken"),
             0,
             self.total_steps,
             advice="Load it into a mechanism with at least as many epochs as were run.",
         )
+        if steps < self.steps_taken:
+            raise RunError(
+                f"This run has taken {self.steps_taken:,} steps, and the checkpoint is of step {steps:,}: what was "
+                "learned since would be forgotten by the account, but not by whoever chose to go back. Go on, or "
+                "make a new run with make_private and load the checkpoint there, if nobody looked at what came after it."
+            )
+        self.steps_taken = steps
 
 
 def mechanism_of(state: Mapping[str, Any]) -> Mechanism:
