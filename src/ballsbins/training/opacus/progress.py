@@ -74,7 +74,7 @@ class Progress:
             raise RunError(
                 f"This run has taken {self.steps_taken:,} steps, and the checkpoint is of step {steps:,}: what was "
                 "learned since would be forgotten by the account, but not by whoever chose to go back. Go on, or "
-                "make a new run with make_private and load the checkpoint there, if nobody looked at what came after it."
+                "make a new run with make_private and load it there, if nobody looked at what came after it."
             )
         self.steps_taken = steps
 
