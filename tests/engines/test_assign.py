@@ -82,5 +82,20 @@ def test_refusals(folder, key, tmp_path):
     with pytest.raises(DataError, match="exists, and is not overwritten"):
         assign(plan_assignment(100, BallsAndBins(4)), tmp_path / "bins.parquet", key)
     assert (tmp_path / "bins.parquet").read_text() == "precious"
+    with pytest.raises(DataError, match="is not the name of a file"):
+        assign(plan_assignment(100, BallsAndBins(4)), ".", key)
     with pytest.raises(DataError, match="is not a directory"):
         assign(plan_assignment(100, BallsAndBins(4)), tmp_path / "no" / "bins.parquet", key)
+
+
+def test_an_identity_column_of_a_name_that_the_assignment_has_is_refused(table, tmp_path):
+    for name in ("epoch", "batch"):
+        pq.write_table(table.rename_columns([name, "name", "x", "maybe"]), tmp_path / "in.parquet")
+        with pytest.raises(InvalidInputError, match=f"the identity column is '{name}'"):
+            plan_assignment(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(4), identity_column=name)
+
+
+def test_no_epochs_are_none_to_write(key, tmp_path):
+    with pytest.raises(InvalidInputError, match="epochs"):
+        assign(plan_assignment(100, BallsAndBins(4)), tmp_path / "bins.parquet", key, epochs=[])
+    assert os.listdir(tmp_path) == []

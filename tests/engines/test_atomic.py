@@ -20,7 +20,7 @@ from ballsbins.engines.inputs import open_inputs
 from ballsbins.engines.local import build
 from ballsbins.engines.memory import Memory
 from ballsbins.engines.plan import plan
-from ballsbins.engines.workspace import remove_epoch
+from ballsbins.engines.workspace import new_epoch, remove_epoch
 from ballsbins.errors import DataError
 
 from .conftest import ROWS
@@ -175,3 +175,52 @@ def test_remove(folder, key, tmp_path):
         remove_epoch(tmp_path / "out", 0)
     with pytest.raises(DataError, match=r"Epoch 0 is not in .*complete epochs: 1"):
         files.batches(0)
+
+
+def test_remove_takes_what_killed_processes_left(folder, key, tmp_path):
+    """It is rows in the order of their batches, and as secret as an epoch."""
+    out = tmp_path / "out"
+    build(plan(open_inputs([folder]), BallsAndBins(40)), out, key, 1)
+    for name in (".building-epoch-000000", ".removing-epoch-000000-77", ".removing-epoch-0000001-7"):
+        (out / name / "scratch").mkdir(parents=True)
+    (out / "epoch-000000").mkdir()  # a copy that broke off: it has no manifest
+    (out / "epoch-000000" / "part-000000.parquet").touch()
+    remove_epoch(out, 0)
+    assert sorted(os.listdir(out)) == [".removing-epoch-0000001-7", "epoch-000001"]
+    with pytest.raises(DataError, match="Epoch 0 is not in"):
+        remove_epoch(out, 0)
+
+
+def test_remove_leaves_a_build_that_runs(folder, key, tmp_path):
+    out = tmp_path / "out"
+    build(plan(open_inputs([folder]), BallsAndBins(40)), out, key, 1)
+    work = out / ".building-epoch-000000"
+    (work / "scratch").mkdir(parents=True)
+    descriptor = os.open(work, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(DataError, match="Another process is building epoch 0"):
+        remove_epoch(out, 0)
+    os.close(descriptor)
+    assert (work / "scratch").exists()
+
+
+def test_what_cannot_be_removed_is_told(folder, key, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    build(plan(open_inputs([folder]), BallsAndBins(40)), out, key)
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.unlink", refuse)
+    with pytest.raises(
+        DataError, match=r"Not all could be removed .*Operation not permitted.*as secret as the key"
+    ):
+        remove_epoch(out, 0)
+
+
+def test_an_epoch_that_another_process_finished_meanwhile_is_kept(folder, key, tmp_path):
+    out = tmp_path / "out"
+    build(plan(open_inputs([folder]), BallsAndBins(40)), out, key)
+    with pytest.raises(DataError, match="Another process has just built epoch 0"), new_epoch(out, 0):
+        pass
+    assert os.listdir(out) == ["epoch-000000"]

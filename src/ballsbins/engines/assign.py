@@ -90,6 +90,11 @@ def plan_assignment(
         raise InvalidInputError(
             "the identity column", identity_column, "left out without inputs", "Name the files that have it."
         )
+    elif identity_column in (EPOCH, BATCH):
+        raise InvalidInputError(
+            "the identity column", identity_column, f"of another name than {EPOCH} and {BATCH}",
+            "The assignment has columns of these names: rename yours.",
+        )  # fmt: skip
     else:
         rows = source.only([identity_column])
     return plan(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
@@ -100,7 +105,7 @@ def assign(
 ) -> None:
     """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key."""
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
-    numbers = [check_epoch(epoch) for epoch in epochs]
+    numbers = checked_epochs(epochs)
     target = Path(path)
     plan.require_disk(target.parent)
     with new_file(target) as (made, scratch):
@@ -112,6 +117,13 @@ def assign(
                 reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
                 for table in _epoch_of(plan, key, epoch, scratch, reporter, schema):
                     file.write_table(table)
+
+
+def checked_epochs(epochs: Sequence[int]) -> list[int]:
+    """The epochs to assign: at least one."""
+    if not epochs:
+        raise InvalidInputError("epochs", list(epochs), "at least one", "Name the epochs to assign, from 0.")
+    return [check_epoch(epoch) for epoch in epochs]
 
 
 def assignment_schema(plan: Plan) -> pa.Schema:

@@ -43,10 +43,8 @@ def prepare_directory(directory: Path) -> None:
         )
     require_private(directory)
     finished = {f"{_BUILDING}{epoch_name(epoch)}" for epoch in complete_epochs(directory)}
-    for name in names:
-        if (
-            name.startswith(_REMOVING) or name in finished
-        ):  # left by a process that was killed at its very end
+    for name in names:  # left by a process that was killed at its very end
+        if name.startswith(_REMOVING) or name in finished:
             shutil.rmtree(directory / name, ignore_errors=True)
 
 
@@ -59,15 +57,23 @@ def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
     """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well."""
     work = directory / f"{_BUILDING}{epoch_name(epoch)}"
     with _workplace(work, f"epoch {epoch} in {str(directory)!r}") as scratch:
+        target = directory / epoch_name(epoch)
+        if (target / MANIFEST_NAME).exists():
+            raise DataError(
+                f"Another process has just built epoch {epoch} in {str(directory)!r}. Run the same command again: it "
+                "keeps what is there."
+            )
         made = work / "epoch"
         made.mkdir(mode=DIRECTORY_MODE)
         yield made, scratch
-        _publish(made, directory / epoch_name(epoch))
+        _publish(made, target)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
     """Give (where to write a file, a directory for temporary files); rename the file if all went well."""
+    if not path.name:
+        raise DataError(f"{str(path)!r} is not the name of a file. Name one that does not exist yet.")
     work = path.with_name(f"{_BUILDING}{path.name}")
     if path.exists():
         shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed at its very end
@@ -98,13 +104,44 @@ def _workplace(work: Path, what: str) -> Iterator[Path]:
 
 
 def remove_epoch(directory: Path, epoch: int) -> None:
-    """Remove an epoch, so that a reader sees it whole or not at all."""
-    if epoch not in complete_epochs(directory):
-        there = ", ".join(map(str, complete_epochs(directory))) or "none"
+    """Remove an epoch, so that a reader sees it whole or not at all, and what killed processes left of it."""
+    target = directory / epoch_name(epoch)
+    there = ", ".join(map(str, complete_epochs(directory))) or "none"
+    left = _leftovers(directory, target.name)
+    if not target.exists() and not left:
         raise DataError(
             f"Epoch {epoch} is not in {str(directory)!r} (complete epochs: {there}), so it cannot be removed."
         )
-    _remove(directory / epoch_name(epoch))
+    with _removing(directory):
+        if target.exists():
+            _remove(target)
+        for path in left:
+            if path.name.startswith(_BUILDING):
+                with _locked(path, f"epoch {epoch} in {str(directory)!r}"):
+                    shutil.rmtree(path)
+            else:
+                shutil.rmtree(path)
+        sync(directory)
+
+
+def _leftovers(directory: Path, name: str) -> list[Path]:
+    """What processes that were killed left of an epoch: rows in the order of their batches."""
+    mine = (f"{_BUILDING}{name}", f"{_REMOVING}{name}-")
+    return [
+        directory / entry for entry in os.listdir(directory) if entry == mine[0] or entry.startswith(mine[1])
+    ]
+
+
+@contextmanager
+def _removing(directory: Path) -> Iterator[None]:
+    """Say it where something secret could not be removed."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Not all could be removed below {str(directory)!r} ({error}), and the rest is as secret as the key. "
+            "Remove it by hand."
+        ) from None
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -152,7 +189,7 @@ def _publish(made: Path, target: Path) -> None:
 def _remove(target: Path) -> None:
     gone = target.with_name(f"{_REMOVING}{target.name}-{os.getpid()}")
     target.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(gone)
 
 
 @contextmanager

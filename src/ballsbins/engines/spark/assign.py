@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ballsbins.engines.assign import assignment_schema, require_numbered
+from ballsbins.engines.assign import assignment_schema, checked_epochs, require_numbered
 from ballsbins.engines.manifest import Manifest, stored_epoch
 from ballsbins.engines.placement import placement_for
 from ballsbins.engines.plan import Plan
@@ -22,7 +22,6 @@ from ballsbins.engines.spark.job import batches_per_file, run
 from ballsbins.engines.workspace import new_file
 from ballsbins.extras import load
 from ballsbins.samplers import BallsAndBins, Key, Poisson
-from ballsbins.samplers.base import check_epoch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +39,7 @@ def assign(
 ) -> None:
     """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key."""
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
-    numbers = [check_epoch(epoch) for epoch in epochs]
+    numbers = checked_epochs(epochs)
     schema = assignment_schema(plan)
     with (
         new_file(Path(path).absolute()) as (made, scratch),
