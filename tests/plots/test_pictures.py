@@ -206,6 +206,18 @@ def test_lines_differ_in_print_and_their_names_are_dark_enough():
         assert 1.05 / (luminance + 0.05) >= 3.0, name
 
 
+def test_a_long_title_is_not_cut_off():
+    axes = new_axes(" ".join(20 * ["a long title"]), "x", "y")
+    figure = axes.get_figure(root=True)
+    figure.draw_without_rendering()
+    title, page = axes.title, figure.bbox
+    for text in (title, axes._left_title):  # where it is depends on the style
+        extent = text.get_window_extent()
+        assert page.x0 <= extent.x0
+        assert extent.x1 <= page.x1
+        assert extent.y1 <= page.y1
+
+
 def test_text_is_readable_at_600_pixels():
     axes = pictures()["curves"]()
     axes.figure.savefig(io.BytesIO(), format="png")

@@ -82,7 +82,7 @@ def epsilon_vs_noise(
     batch_size: options.BatchSizeOption = None,
     smallest: Annotated[float, typer.Option("--from", help="Smallest σ.", min=0.05, max=100)] = 0.3,
     largest: Annotated[float, typer.Option("--to", help="Largest σ.", min=0.05, max=100)] = 3.0,
-    points: PointsOption = 15,
+    points: PointsOption = 25,
 ) -> None:
     """ε against σ. For example: ballsbins plot epsilon-vs-noise -T 1000 -d 1e-6 -o noise.png"""
     from ballsbins import plots

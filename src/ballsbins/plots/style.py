@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
     "deterministic": {"color": "#555555", "linestyle": ":", "linewidth": 1.8, "zorder": 2},
 }
 _OTHER: Mapping[str, Any] = {"color": "#CC79A7", "linestyle": "-", "linewidth": 1.8, "zorder": 3}
+_TITLE = 64  # characters of a title that are as wide as a picture
 _SETTINGS: Mapping[str, Any] = {
     "figure.figsize": (6.4, 4.2),
     "figure.dpi": 120,
@@ -73,7 +75,7 @@ def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -
             axes.set_xlabel(x)
             axes.set_ylabel(y)
             if title:
-                axes.set_title(title)
+                axes.set_title(textwrap.fill(title, _TITLE))  # a longer line would be cut off
             panels.append(axes)
     return panels
 
