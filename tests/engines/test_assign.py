@@ -74,9 +74,9 @@ def test_ties_of_the_shuffled_order_are_broken_as_in_memory(key, tiny, tmp_path)
 def test_refusals(folder, key, tmp_path):
     with pytest.raises(InvalidInputError, match="left out without inputs"):
         plan_assignment(100, BallsAndBins(4), identity_column="name")
-    named = plan_assignment(open_inputs([folder]), Poisson(4), identity_column="name")
-    with pytest.raises(InvalidInputError, match="left out for Poisson"):
-        assign(named, tmp_path / "bins.parquet", key)
+    for sampler, said in ((Poisson(4), "left out for Poisson"), (Shuffle(4), "left out for shuffle")):
+        with pytest.raises(InvalidInputError, match=said):
+            plan_assignment(open_inputs([folder]), sampler, identity_column="name")
     assert os.listdir(tmp_path) == [], "nothing is left"
     (tmp_path / "bins.parquet").write_text("precious")
     with pytest.raises(DataError, match="exists, and is not overwritten"):

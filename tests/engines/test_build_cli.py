@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -154,6 +155,25 @@ def test_bad_options(folder, key_file, tmp_path):
         (["build", folder, *out, "-T", 4, "--sampler", "poisson"], "assign"),
         (["build", folder, *out, "-T", 4, "--sampler", "shuffle", "--fixed-bins"], "--fixed-bins"),
         (["build", folder, *out, "-T", 4, "--memory", "lots"], "--memory"),
+        (["build", folder, *out, "-T", 4, "--epochs", 0], "--epochs is 0"),
+        (
+            ["build", folder, *out, "-T", 4, "--epochs", 2, "--epoch", 2, "-s", 1],
+            "--epoch is 2, but must be below",
+        ),
+        (["build", folder, *out, "-T", 4, "--type", "x=int8"], "left out for Parquet"),
+        (["build", folder, *out, "-T", 4, "--no-header"], "left out for Parquet"),
+        (["build", folder, *out, "-T", 4, "--type", "x=int8", "--type", "x=int16"], "stated once for x"),
+        (["build", folder, *out, "-T", 4, "--sampler", "poisson", "--dry-run"], "assign"),
+        (
+            ["build", folder, *out, "-T", 4, "--sampler", "shuffle", "--identity", "row", "--dry-run"],
+            "left out for",
+        ),
+        (["assign", *out, "-n", 5, "-T", 4, "--epochs", 0], "--epochs is 0"),
+        (["assign", *out, "-n", 5, "-T", 4, "--no-header"], "--no-header is True, but must be left out"),
+        (
+            ["assign", *out, "-n", 10**9, "-T", 1, "--memory", "300MB", "--dry-run"],
+            "for batches of 20,000,000,000",
+        ),
         (["build", folder, *out, "-T", 4, "--master", "local[2]"], "--engine spark"),
         (["build", folder, *out, "-T", 10**9], "at most 15,625,000 for this memory limit"),
         (["build", "--out", tmp_path / "nowhere", "--remove", 1], "nowhere' cannot be read"),
@@ -181,3 +201,35 @@ def test_an_error_ends_with_one_sentence_and_exit_code_2(tmp_path):
     assert done.stderr.startswith("ballsbins: ")
     assert "does not exist" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_remove_does_nothing_else(folder, key_file, tmp_path):
+    """Above all, it does not remove where only a look was asked for."""
+    out = tmp_path / "out"
+    answer("build", folder, "--out", out, "-T", 4, "--key-file", key_file, "--epochs", 2)
+    for more in (["--dry-run"], [folder], ["--epochs", 2], ["--key-file", key_file]):
+        with pytest.raises(InvalidInputError, match="left out with --remove"):
+            answer("build", "--out", out, "--remove", 0, *more)
+    assert BatchFiles.open(out).epochs == (0, 1)
+    told = answer("build", "--out", out, "--remove", 0, "--remove", 1, "--json-log").splitlines()
+    assert [json.loads(line) for line in told] == [
+        {"event": "removed", "epoch": epoch, "directory": str(out)} for epoch in (0, 1)
+    ]
+    assert os.listdir(out) == []
+
+
+@pytest.mark.parametrize("name", ["o[red]x", "o[", "a b's"])
+def test_names_are_shown_as_they_are_and_can_be_pasted(name, folder, key_file, tmp_path):
+    text = answer("build", folder, "--out", tmp_path / name, "-T", 4, "--key-file", key_file, "--epochs", 2)
+    assert f"{tmp_path / name} has epochs 0 to 1" in text
+    command = shlex.split(text.splitlines()[-1].partition("remove it: ")[2])
+    answer(*command[1:])
+    assert BatchFiles.open(tmp_path / name).epochs == (1,)
+
+
+def test_the_plan_of_poisson_batches_scatters_nothing(tmp_path):
+    arguments = ["assign", "-n", 1000, "-T", 10, "--sampler", "poisson", "--out", tmp_path / "a", "--dry-run"]
+    text = answer(*arguments)
+    assert "draws and writes batch by batch" in text
+    assert "bucket" not in text
+    assert json.loads(answer(*arguments, "--json-log"))["scratch_bytes"] == 0

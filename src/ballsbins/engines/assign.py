@@ -19,7 +19,7 @@ from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.local import sorted_batches
 from ballsbins.engines.manifest import stored_epoch
 from ballsbins.engines.memory import Memory
-from ballsbins.engines.placement import placement_for
+from ballsbins.engines.placement import check_placement, placement_for
 from ballsbins.engines.plan import Plan, plan
 from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.workspace import new_file
@@ -97,7 +97,12 @@ def plan_assignment(
         )  # fmt: skip
     else:
         rows = source.only([identity_column])
-    return plan(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
+    made = plan(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
+    if isinstance(made.sampler, Poisson):
+        require_numbered(made)
+    else:
+        check_placement(made.sampler, made.num_examples, made.identity)
+    return made
 
 
 def assign(
@@ -174,7 +179,6 @@ def require_numbered(plan: Plan) -> None:
 
 def _poisson(plan: Plan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
     arrow = load("pyarrow", feature="Writing assignments", extra="data")
-    require_numbered(plan)
     waiting: list[Any] = []
     steps: list[int] = []
     held = 0

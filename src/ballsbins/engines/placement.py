@@ -61,15 +61,7 @@ def placement_for(
     sampler: Sampler, key: Key, epoch: int, num_examples: int, identity: IdentityColumn | None
 ) -> Placement:
     """The placement of a sampler that puts every row into one batch."""
-    sampler._check_drawn_steps()
-    sampler._check_num_examples(num_examples)
-    if identity is not None and not isinstance(sampler, BallsAndBins):
-        raise InvalidInputError(
-            "the identity column",
-            identity.name,
-            f"left out for {sampler.type_name}",
-            "Only balls-and-bins places a row by itself; the other samplers number the rows.",
-        )
+    check_placement(sampler, num_examples, identity)
     match sampler:
         case BallsAndBins():
             return _Bins(sampler, key, epoch, identity)
@@ -77,12 +69,27 @@ def placement_for(
             return _Cuts(sampler, num_examples)
         case Shuffle():
             return _Shuffled(sampler, key, epoch, num_examples)
-    raise InvalidInputError(
-        "sampler",
-        sampler,
-        "one that puts every row into one batch",
-        "Poisson batches repeat rows: write them with `ballsbins assign` and join.",
-    )
+    raise AssertionError(f"no placement for {sampler!r}")
+
+
+def check_placement(sampler: Sampler, num_examples: int, identity: IdentityColumn | None) -> None:
+    """Raise unless the sampler puts every row into one batch, and rows are named as it needs."""
+    sampler._check_drawn_steps()
+    sampler._check_num_examples(num_examples)
+    if not isinstance(sampler, BallsAndBins | Deterministic | Shuffle):
+        raise InvalidInputError(
+            "sampler",
+            sampler,
+            "one that puts every row into one batch",
+            "Poisson batches repeat rows: write them with `ballsbins assign` and join.",
+        )
+    if identity is not None and not isinstance(sampler, BallsAndBins):
+        raise InvalidInputError(
+            "the identity column",
+            identity.name,
+            f"left out for {sampler.type_name}",
+            "Only balls-and-bins places a row by itself; the other samplers number the rows.",
+        )
 
 
 class _Bins:

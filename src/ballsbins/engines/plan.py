@@ -21,7 +21,7 @@ from ballsbins.engines.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.extras import load
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import Key, Sampler
+from ballsbins.samplers import Key, Poisson, Sampler
 from ballsbins.samplers.truncation import TruncatingSampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
@@ -54,8 +54,8 @@ class Plan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Disk for temporary files."""
-        return int(self.num_examples * self.row_bytes)
+        """Disk for temporary files; Poisson batches are drawn without any."""
+        return 0 if isinstance(self.sampler, Poisson) else int(self.num_examples * self.row_bytes)
 
     @property
     def written_rows(self) -> int:
