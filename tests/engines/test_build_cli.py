@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, Key, Mechanism
 from ballsbins.cli import app
 from ballsbins.engines import BatchFiles
-from ballsbins.errors import BallsBinsError, InvalidInputError, SecretError
+from ballsbins.errors import BallsBinsError, DataError, InvalidInputError, SecretError
 
 from .conftest import ROWS
 
@@ -233,3 +233,9 @@ def test_the_plan_of_poisson_batches_scatters_nothing(tmp_path):
     assert "draws and writes batch by batch" in text
     assert "bucket" not in text
     assert json.loads(answer(*arguments, "--json-log"))["scratch_bytes"] == 0
+
+
+def test_the_trial_hashes_names_as_a_build_does(folder, tmp_path):
+    """So its time counts them; it shows by a name that is missing."""
+    with pytest.raises(DataError, match="'maybe' has no value in row 0"):
+        answer("build", folder, "--out", tmp_path / "out", "-T", 4, "--identity", "maybe", "--dry-run")

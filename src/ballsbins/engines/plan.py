@@ -21,7 +21,7 @@ from ballsbins.engines.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.extras import load
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import Key, Poisson, Sampler
+from ballsbins.samplers import BallsAndBins, Key, Poisson, Sampler, new_key
 from ballsbins.samplers.truncation import TruncatingSampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
@@ -45,7 +45,7 @@ class Plan:
     @cached_property
     def trial(self) -> Trial:
         """What the first rows cost."""
-        return Trial.run(self.inputs, self.compression)
+        return Trial.run(self.inputs, self.compression, self.identity)
 
     @cached_property
     def row_bytes(self) -> float:
@@ -173,8 +173,8 @@ class Trial:
     row_seconds: float
 
     @staticmethod
-    def run(inputs: Inputs, compression: str) -> Trial:
-        """Read the first rows, take them in a random order twice, and write them as a bucket and as Parquet."""
+    def run(inputs: Inputs, compression: str, identity: IdentityColumn | None) -> Trial:
+        """Read the first rows, hash their names, take them in a random order, write a bucket and Parquet."""
         arrow = load("pyarrow", feature="Batching tables", extra="data")
         parquet = load("pyarrow.parquet", feature="Batching tables", extra="data")
 
@@ -189,6 +189,8 @@ class Trial:
         write(inputs.sample().slice(0, 1))  # the first time takes longer
         begin = time.perf_counter()
         table = inputs.sample()
+        if identity is not None:
+            BallsAndBins(1).bins_of(new_key(), 0, identity.of(table, 0).as_list())
         compressed = write(table)
         seconds = time.perf_counter() - begin
         rows = max(table.num_rows, 1)
