@@ -127,6 +127,29 @@ def test_a_run_in_two_parts_has_the_same_bits(data, plan, whole, tmp_path, stop)
     assert len(arrays) == 3 * 7 + 1
 
 
+def test_a_run_that_goes_on_withdraws_what_it_claimed_when_it_stopped(data, plan, tmp_path):
+    """Killed later, its directory has a checkpoint of more steps than the card would account for."""
+    once = replace(plan, epochs=1)
+    train(data, once, key=SEED, directory=tmp_path, delta=1e-5, stop_after=3)
+    train(
+        data, once, key=SEED, directory=tmp_path, delta=1e-5, stop_after=3
+    )  # nothing to do, nothing to withdraw
+    assert (tmp_path / trainer.CARD).exists()
+
+    def killed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            data, once, key=SEED, directory=tmp_path, delta=1e-5, checkpoint_seconds=0.0, should_stop=killed
+        )
+    assert load(tmp_path / trainer.CHECKPOINT)[0]["steps"] == 4
+    assert not (tmp_path / trainer.CARD).exists()
+    assert not (tmp_path / trainer.STATEMENT).exists()
+    train(data, once, key=SEED, directory=tmp_path, delta=1e-5)
+    assert Card.read(tmp_path / trainer.CARD).mechanism == once.mechanism
+
+
 def test_two_runs_with_one_secret_key_do_not_share_noise(data, plan, tmp_path):
     """Else models trained on data sets that differ in one example would differ by that example's gradients alone."""
     key = new_key()

@@ -242,6 +242,8 @@ class _Run:
         progress: Callable[[Progress], None] | None,
     ) -> None:
         """Step until `last` steps have been taken, watching one step behind so that the next is on its way."""
+        if last > self.steps:
+            self._withdraw()
         due = time.monotonic() + checkpoint_seconds
         pending: Watched | None = None
         for batch in islice(self._batches(feed), max(last - self.steps, 0)):
@@ -258,6 +260,12 @@ class _Run:
                 break
         if pending is not None:
             self._look(pending, self.steps, progress)
+
+    def _withdraw(self) -> None:
+        """Remove what an earlier stop has claimed: it would be too little beside checkpoints of later steps."""
+        if self._directory is not None:
+            for name in (CARD, STATEMENT):
+                (self._directory / name).unlink(missing_ok=True)
 
     def _batches(self, feed: Feed) -> Iterator[Batch]:
         steps = self.plan.sampler.steps
