@@ -204,6 +204,8 @@ def test_only_the_owner_can_enter_and_the_key_is_nowhere(folder, tmp_path, tiny)
     built(folder, tmp_path / "out", BallsAndBins(40), Key(secret), tiny)
     for path in (tmp_path / "out", tmp_path / "out" / "epoch-000000"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for path in (tmp_path / "out" / "epoch-000000").iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
     content = (tmp_path / "out" / "epoch-000000" / "manifest.json").read_bytes()
     assert Key(secret).commitment().encode() in content
     for shown in (secret, secret.hex().encode(), str(list(secret)).encode()):

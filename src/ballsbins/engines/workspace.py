@@ -20,6 +20,7 @@ from ballsbins.errors import DataError
 from ballsbins.extras import load
 
 _BUILDING, _REMOVING = ".building-", ".removing-"
+FILE_MODE = 0o600
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -83,7 +84,7 @@ def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
     with _workplace(work, repr(str(path))) as scratch:
         made = scratch.with_name("file")
         yield made, scratch
-        made.chmod(0o600)
+        made.chmod(FILE_MODE)
         sync(made)
         made.rename(path)
         sync(path.parent)
@@ -146,7 +147,7 @@ def _removing(directory: Path) -> Iterator[None]:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a new file, to the disk itself."""
-    with path.open("xb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ballsbins.engines.manifest import MANIFEST_NAME, OFFSETS_NAME, WEIGHT_COLUMN, Manifest, part_name
 from ballsbins.engines.placement import Arranged
-from ballsbins.engines.workspace import sync, write_whole
+from ballsbins.engines.workspace import FILE_MODE, sync, write_whole
 from ballsbins.extras import load
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class PartsWriter:
         self._flush()
         self._file.close()
         self._file = None
+        (self._directory / part_name(part)).chmod(FILE_MODE)  # also where it is moved out of its directory
         sync(self._directory / part_name(part))
 
 
