@@ -38,6 +38,23 @@ def test_names():
         reproduce.load("nowhere")
 
 
+def test_an_experiment_is_a_module_like_any_other(tmp_path, monkeypatch):
+    """With dataclasses, and with what it defines sent to other processes."""
+    text = """from __future__ import annotations
+import dataclasses, pickle
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+def run(scale, out, console):
+    assert pickle.loads(pickle.dumps(Point(1))) == Point(1)
+"""
+    (tmp_path / "mine.py").write_text(f'"""Mine."""\n{text}')
+    monkeypatch.setattr(reproduce, "directory", lambda: tmp_path)
+    reproduce.load("mine")("small", tmp_path, Console(file=io.StringIO()))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_small_form(name, tmp_path):
