@@ -155,9 +155,11 @@ def verify(
         SamplerName.BALLS_AND_BINS, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
         batch_size=batch_size, max_batch_size=None,
     )  # fmt: skip
+    from ballsbins.accounting.monte_carlo.confidence import error_probability
+
     # the confidence is shared over all ε, so that a false alarm at any of them is as rare as stated
-    beta = (1e-6 if error_prob is None else error_prob) / len(epsilon)
-    method = method_from(NAME, samples, beta, seed, workers, state)
+    rare = error_probability(1e-6 if error_prob is None else error_prob)
+    method = method_from(NAME, samples, rare / len(epsilon), seed, workers, state)
     rows, disjoint = [], []
     exacts, answers = deltas(mechanism, epsilon, "auto"), deltas(mechanism, epsilon, method)
     for point, exact, sampled in zip(epsilon, exacts, answers, strict=True):
@@ -205,12 +207,12 @@ def verify(
             )
         )
         out.print()
-        rare = f"fails with probability {beta * len(epsilon):g}"
-        out.print(f"method: {exact.method}, against {sampled.method}, which {rare}", style="dim")
+        against = f"{sampled.method}, which fails with probability {rare:g}"
+        out.print(f"method: {exact.method}, against {against}", style="dim")
     if disjoint:
         typer.echo(
             f"ballsbins: VERIFICATION FAILED: the intervals are disjoint for {', '.join(disjoint)}. By chance alone "
-            f"this happens with probability below {beta * len(epsilon):g}. Do not rely on these numbers; report it.",
+            f"this happens with probability below {rare:g}. Do not rely on these numbers; report it.",
             err=True,
         )
         raise typer.Exit(1)
