@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 import tracemalloc
 
 import numpy as np
@@ -12,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
-from ballsbins.accounting.monte_carlo import MonteCarlo
+from ballsbins.accounting.monte_carlo import MonteCarlo, confidence
 from ballsbins.accounting.monte_carlo import run as running
 from ballsbins.accounting.monte_carlo.conditional import Conditional
 from ballsbins.accounting.monte_carlo.epochs import Epochs
@@ -129,11 +134,111 @@ def test_an_interrupted_run_gives_a_wider_bound_and_none_before_the_first_look()
     assert nothing.log_delta(0.1, 1e-3).upper == 0.0
 
 
-def test_a_broken_state_file_is_refused(tmp_path):
+def flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("kind", ["no archive", "empty", "an array", "arrays of others", "half", "flipped"])
+def test_another_or_a_broken_state_file_is_refused_and_left_alone(tmp_path, kind):
     path = tmp_path / "state.npz"
-    path.write_bytes(b"PK\x03\x04 not an archive")
-    with pytest.raises(InvalidInputError, match="state"):
-        StateFile(path)
+    run(SAMPLER, LATTICE, SIZE, state=StateFile(path))
+    good = path.read_bytes()
+    array, arrays = io.BytesIO(), io.BytesIO()
+    np.save(array, np.zeros(4))
+    np.savez(arrays, x=np.arange(4))
+    cases = {
+        "no archive": [b"PK\x03\x04 not an archive"],
+        "empty": [b""],
+        "an array": [array.getvalue()],
+        "arrays of others": [arrays.getvalue()],
+        "half": [good[: len(good) // 2]],
+        "flipped": [flipped(good, at) for at in range(100, 180)],
+    }
+    for content in cases[kind]:
+        path.write_bytes(content)
+        with pytest.raises(InvalidInputError, match="state"):
+            StateFile(path)
+        assert path.read_bytes() == content
+
+
+def test_a_state_that_cannot_be_written_is_refused_before_anything_is_drawn(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "nowhere" / "s.npz", tmp_path / "file" / "s.npz", tmp_path):
+        with pytest.raises(InvalidInputError, match="state"):
+            StateFile(path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_leaves_the_last_state(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    state = StateFile(path)
+    run(SAMPLER, LATTICE, SIZE, state=state)
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InvalidInputError, match="No space left"):
+        run(SAMPLER, LATTICE, 2 * SIZE, state=state)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_equals_uninterrupted(tmp_path):
+    """Kill −9 as soon as something is saved."""
+    script = (
+        "import sys; from ballsbins.accounting.monte_carlo import run, MonteCarlo; run._SAVE_SECONDS = 0.0;"
+        "from ballsbins import BallsAndBins, Mechanism;"
+        "print(Mechanism(BallsAndBins(100), 0.5, 2).delta(4.0, MonteCarlo(200_000, state=sys.argv[1])))"
+    )
+    path = tmp_path / "state.npz"
+    with subprocess.Popen([sys.executable, "-c", script, str(path)]) as child:
+        deadline = time.monotonic() + 100
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        child.kill()
+    assert child.returncode == -signal.SIGKILL
+    mechanism = Mechanism(BallsAndBins(100), 0.5, 2)
+    resumed, whole = (mechanism.delta(4.0, MonteCarlo(200_000, state=file)) for file in (path, None))
+    assert resumed.to_dict() == whole.to_dict()
+
+
+def test_the_error_probability_is_shared_by_directions_sides_and_grid():
+    """Each of four bounds has a quarter of β, at each point of a grid its share of that, and 9/10 as planned."""
+    mechanism, grid = Mechanism(BallsAndBins(20), 0.7), np.array([0.5, 1.0, 2.0])
+    whole = mechanism.delta(grid, MonteCarlo(5000, 0.01, sampler="plain", epsilons=tuple(grid)))
+    single = mechanism.delta(grid, MonteCarlo(5000, 0.01 / 3, sampler="plain"))
+    for way in ("remove", "add"):
+        assert np.array_equal(whole.directions[way].upper, single.directions[way].upper)
+        assert np.array_equal(whole.directions[way].lower, single.directions[way].lower)
+    sampler = Plain(0.7, 20, "remove")
+    found = run(sampler, Lattice.around(0.5, 2.0, 0.0), 5000)
+    plain = found.log_delta(grid, 0.01 / 3 / 4)
+    assert np.allclose(np.exp(plain.upper), single.directions["remove"].upper, rtol=1e-14, atol=0.0)
+    mean = np.array([found.moments(float(e)).mean_high for e in grid])
+    assert np.array_equal(plain.upper, confidence.log_kl_upper(mean, 5000, 0.9 * 0.01 / 3 / 4))
+
+
+def test_no_answer_is_certain():
+    bound = Mechanism(BallsAndBins(20), 0.7).delta(1.0, MonteCarlo(100, 1e-30))
+    assert bound.confidence < 1.0
+
+
+class Unnamed(Untilted):
+    row = 1
+
+    def losses(self, rng, count):
+        return np.ones(3), np.ones(3)
+
+
+def test_a_pair_that_is_not_told_apart_is_not_saved(tmp_path):
+    """Where repr is an address, another pair may be found under it."""
+    with pytest.raises(InvalidInputError, match="dataclass"):
+        run(Unnamed(), LATTICE, 100, state=StateFile(tmp_path / "s.npz"))
+    with pytest.raises(InvalidInputError, match=r"losses\(rng, count\)"):
+        run(Unnamed(), LATTICE, 100)
 
 
 class Fair(Untilted):
@@ -210,6 +315,7 @@ def test_epsilon_needs_a_grid_and_is_then_bounded():
         ({"epsilons": ()}, "epsilons"),
         ({"workers": 0}, "workers"),
         ({"looseness": 0.0}, "looseness"),
+        ({"sampler": "plain", "orders": (1, 2)}, "orders"),
     ],
 )
 def test_bad_settings_are_named(wrong, named):
@@ -256,6 +362,23 @@ def test_verify_agrees_and_fails_loudly(monkeypatch):
     assert bad.exit_code == 1
     assert "DISJOINT" in bad.output
     assert "VERIFICATION FAILED" in bad.output
+
+
+def test_verify_wants_a_probability_for_all_points_together():
+    words = ["verify", "-s", "0.5", "-T", "50", "-e", "3", "-e", "4", "--error-prob", "1.5"]
+    assert "error_probability is 1.5" in str(command(*words).exception)
+
+
+def test_a_long_plan_is_not_held_in_memory():
+    """10⁹ blocks on two workers: interrupted at once, it has planned little more than it has drawn."""
+    pytest.importorskip("joblib")
+    tracemalloc.start()
+    try:
+        found = run(SAMPLER, LATTICE, 10**9 * SIZE, workers=2, progress=stop_after(1))
+        assert tracemalloc.get_traced_memory()[1] < 64e6
+    finally:
+        tracemalloc.stop()
+    assert found.tally.count >= SIZE
 
 
 @pytest.mark.slow

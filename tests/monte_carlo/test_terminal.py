@@ -43,6 +43,7 @@ def test_ctrl_c_answers_at_once(workers):
     text = seen.decode(errors="replace")
     assert os.waitstatus_to_exitcode(status) == 0, text[-2000:]
     assert "Traceback" not in text
+    assert "Warning" not in text
     assert "of 1,000,000,000 planned samples" in text
     for point in (4, 2):
         assert re.search(rf"δ ≤ \S+\x1b\[0m at ε = {point}", text)

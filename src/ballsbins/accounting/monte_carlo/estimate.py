@@ -77,6 +77,11 @@ class Tally:
     @staticmethod
     def of(lattice: Lattice, low: Array, high: Array, kind: Array | None = None) -> Tally:
         """Count losses known to lie in [low, high]."""
+        wrong = np.flatnonzero(~(low <= high))
+        if wrong.size:
+            pair = (float(low[wrong[0]]), float(high[wrong[0]]))
+            advice = "Return numbers, the lower bound on the loss first; ±∞ is allowed."
+            raise InvalidInputError("bounds on a loss", pair, "a lower and an upper one", advice)
         size = lattice.size
         ends = np.array([0.0, float(size)])
         if kind is not None:
@@ -113,11 +118,6 @@ class Moments:
     mean_high: float
     variance_low: float  # a bound on the variance of the contributions that mean_low is about
     variance_high: float
-
-    @property
-    def m2(self) -> float:
-        """Sum of squared deviations of the upper contributions from their mean."""
-        return self.variance_high * max(self.count - 1, 0)
 
     @property
     def standard_error(self) -> float:

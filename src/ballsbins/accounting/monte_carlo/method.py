@@ -87,6 +87,9 @@ class MonteCarlo:
                 raise InvalidInputError(
                     name, value, f"one of {', '.join(allowed)}", "Leave it out for the best one."
                 )
+        if self.orders != "auto" and self.sampler in ("plain", "importance"):
+            advice = 'Leave them out, or use "order-statistics" or "combined".'
+            raise InvalidInputError("orders", self.orders, f"left out for {self.sampler} samples", advice)
         if self.epsilons is not None and (
             len(self.epsilons) == 0
             or not np.all(np.isfinite(self.epsilons))
@@ -140,7 +143,7 @@ class MonteCarloCurve:
         """So many whole epochs of redrawn bins (fixed ones are one epoch with less noise), and one unfinished."""
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
         self.unfinished = unfinished
-        self.confidence = 1.0 - settings.error_probability
+        self.confidence = min(1.0 - settings.error_probability, math.nextafter(1.0, 0.0))  # never certain
         self.outcomes: dict[Job, Outcome] = {}
         self._grid: dict[Direction, Interval] = {}
         self._state = None if settings.state is None else StateFile(settings.state)

@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +46,6 @@ class Outcome:
     looked: Tally
     planned: int  # the number of samples first planned
     wanted: int  # the number of samples now wanted
-    seconds: float = 0.0
     epsilon: float = 0.0  # the least one asked for
 
     @property
@@ -120,6 +123,10 @@ def draw_blocks(job: Job, seed: int, first: int, last: int) -> Tally:
     for block in range(first, last):
         sequence = np.random.SeedSequence(seed, spawn_key=(job.stream, block))
         found = job.sampler.losses(np.random.Generator(np.random.SFC64(sequence)), size)
+        if any(np.shape(part) != (size,) for part in found):
+            shapes = [np.shape(part) for part in found]
+            advice = "Return a lower and an upper bound on the loss of each sample."
+            raise InvalidInputError("losses(rng, count)", shapes, f"arrays of {size} numbers", advice)
         inside = min(size, job.samples - block * size)
         drawn.append([part[:inside] for part in found])
     return Tally.of(job.lattice, *(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
@@ -144,14 +151,14 @@ def run(
         return [one.outcome for one in running]
 
     try:
-        for k, last, tally, seconds in _drawn(jobs, seed, tasks, workers):
-            running[k].add(last, tally, seconds)
-            if progress is not None:
-                progress(outcomes(), False)
-            if state is not None and time.monotonic() - saved > _SAVE_SECONDS:
-                for one in running:
-                    one.save(state)
-                saved = time.monotonic()
+        with closing(_drawn(jobs, seed, tasks, workers)) as drawn:
+            for k, last, tally in drawn:
+                running[k].add(last, tally)
+                if progress is not None:
+                    progress(outcomes(), False)
+                if state is not None and time.monotonic() - saved > _SAVE_SECONDS:
+                    state.put({one.question: one.entry for one in running})
+                    saved = time.monotonic()
     except KeyboardInterrupt:
         for one in running:
             one.stop()
@@ -159,8 +166,7 @@ def run(
         if progress is not None:
             progress(outcomes(), True)
     if state is not None:
-        for one in running:
-            one.save(state)
+        state.put({one.question: one.entry for one in running})
     return outcomes()
 
 
@@ -171,7 +177,13 @@ class _Running:
         validate.integer("samples", job.samples, 1, 10**15, advice="More samples make the bounds tighter.")
         self.size = block_size(job.sampler)
         self.job, self.blocks = job, -(-job.samples // self.size)
-        self.question = f"{job.sampler!r} {job.lattice!r} seed={seed} stream={job.stream} block={self.size}"
+        if state is not None and type(job.sampler).__repr__ is object.__repr__:
+            advice = (
+                "Make its class a frozen dataclass: saved samples are found again by what repr says of it."
+            )
+            raise InvalidInputError("sampler", type(job.sampler).__name__, "told apart by its repr", advice)
+        facts = f"seed={seed} stream={job.stream} block={self.size} format=2"
+        self.question = f"{job.sampler!r} {job.lattice!r} {facts}"
         entry = None if state is None else state.get(self.question)
         begin, done = _start(job.sampler, job.lattice, job.samples, entry)
         self.outcome = replace(begin, epsilon=job.epsilon)
@@ -193,10 +205,9 @@ class _Running:
             yield stop / self.blocks, k, done, stop
             done = stop
 
-    def add(self, last: int, tally: Tally, seconds: float) -> None:
+    def add(self, last: int, tally: Tally) -> None:
         """Add the blocks up to `last`."""
-        before = self.outcome
-        self.outcome = replace(before, tally=before.tally.merge(tally), seconds=before.seconds + seconds)
+        self.outcome = replace(self.outcome, tally=self.outcome.tally.merge(tally))
         if last & (last - 1) == 0 and last * self.size <= self.job.samples:  # 1, 2, 4, … blocks
             self.outcome = replace(self.outcome, look=last.bit_length() - 1, looked=self.outcome.tally)
         if last * self.size <= self.job.samples:
@@ -207,33 +218,40 @@ class _Running:
         if self.outcome.tally.count < self.job.samples:
             self.outcome, _ = self._kept
 
-    def save(self, state: StateFile) -> None:
-        """Keep what can be continued."""
-        state.put(self.question, _entry(*self._kept))
+    @property
+    def entry(self) -> Entry:
+        """What can be continued, to be saved."""
+        return _entry(*self._kept)
 
 
 def _drawn(
     jobs: Sequence[Job], seed: int, tasks: Iterator[tuple[float, int, int, int]], workers: int
-) -> Iterator[tuple[int, int, Tally, float]]:
-    """The job, last block, tally and seconds of each task, in order."""
-    begun = time.monotonic()
+) -> Generator[tuple[int, int, Tally]]:
+    """The job, last block and tally of each task, in order."""
     if workers == 1:
         for _, k, first, last in tasks:
-            yield k, last, draw_blocks(jobs[k], seed, first, last), time.monotonic() - begun
-            begun = time.monotonic()
+            yield k, last, draw_blocks(jobs[k], seed, first, last)
         return
     joblib = extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
-    plan = list(tasks)
-    calls = (joblib.delayed(draw_blocks)(jobs[k], seed, first, last) for _, k, first, last in plan)
-    found = joblib.Parallel(n_jobs=workers, return_as="generator")(calls)
-    for (_, k, _, last), tally in zip(plan, found, strict=True):
-        yield k, last, tally, time.monotonic() - begun
-        begun = time.monotonic()
+    sent: deque[tuple[int, int]] = deque()  # never the whole plan, which may be long
+
+    def calls() -> Iterator[Any]:
+        for _, k, first, last in tasks:
+            sent.append((k, last))
+            yield joblib.delayed(draw_blocks)(jobs[k], seed, first, last)
+
+    found = joblib.Parallel(n_jobs=workers, return_as="generator")(calls())
+    try:
+        for tally in found:
+            yield *sent.popleft(), tally
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that tasks are dropped: so it is meant after Ctrl-C
+            found.close()
 
 
 def _entry(outcome: Outcome, done: int) -> Entry:
     head = [outcome.planned, done, outcome.tally.count, outcome.look, outcome.looked.count]
-    head.append(int(1000 * outcome.seconds))
     parts = [outcome.tally.low, outcome.tally.high, outcome.looked.low, outcome.looked.high]
     return np.concatenate([np.array(head, dtype=np.int64), *parts])
 
@@ -243,8 +261,8 @@ def _start(sampler: LossSampler, lattice: Lattice, samples: int, entry: Entry | 
     empty = Tally.empty(lattice)
     if entry is None:
         return Outcome(sampler, empty, -1, empty, samples, samples), 0
-    planned, done, count, look, looked_count, milliseconds = (int(x) for x in entry[:6])
-    low, high, looked_low, looked_high = entry[6:].reshape(4, empty.low.size)
+    planned, done, count, look, looked_count = (int(x) for x in entry[:5])
+    low, high, looked_low, looked_high = entry[5:].reshape(4, empty.low.size)
     outcome = Outcome(
         sampler,
         Tally(lattice, count, low, high),
@@ -252,6 +270,5 @@ def _start(sampler: LossSampler, lattice: Lattice, samples: int, entry: Entry | 
         Tally(lattice, looked_count, looked_low, looked_high),
         planned,
         samples,
-        milliseconds / 1000.0,
     )
     return outcome, done
