@@ -72,6 +72,38 @@ def test_gradients_are_clipped_and_divided_by_the_expected_size():
         plan.clipped_grad(lambda w, x: (x @ w).sum(), l2_clip_norm=9.0)
 
 
+def test_padding_that_is_not_told_is_refused():
+    """Index −1 is the last example: each of its copies would be clipped by itself, and add up to many times C."""
+    rows = jnp.ones((3, 2))
+    padded = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1).clipped_grad(
+        lambda w, x: (x @ w).sum()
+    )
+    with pytest.raises(InvalidInputError, match="is_padding_example=indices == -1"):
+        jax.jit(padded)(jnp.zeros(2), rows)
+    varying = execution_plan(Mechanism(BallsAndBins(8), 0.8), num_examples=N, clip_norm=0.5, key=1)
+    assert varying.clipped_grad(lambda w, x: (x @ w).sum())(jnp.zeros(2), rows).shape == (2,)
+
+
+def test_gradients_of_another_norm_are_refused():
+    """Norm 1 in place of C = 0.5 would have half of the noise that is accounted for."""
+    plan = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1)
+    with pytest.raises(InvalidInputError, match="leave out rescale_to_unit_norm"):
+        plan.clipped_grad(lambda w, x: (x @ w).sum(), rescale_to_unit_norm=True)
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_step_more_than_the_mechanism_has_gives_no_numbers(start):
+    plan = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1, start=start)
+    update = jax.jit(plan.noise_addition_transform.update)
+    state = plan.noise_addition_transform.init(jnp.zeros(4))
+    for _ in range(BINS.total_steps - start):
+        noisy, state = update(jnp.zeros(4), state)
+        assert np.isfinite(noisy).all()
+    for _ in range(2):
+        noisy, state = update(jnp.zeros(4), state)
+        assert np.isnan(noisy).all()
+
+
 def test_noise_has_the_scale_of_the_mechanism():
     plan = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1)
     zeros = jnp.zeros(50_000)

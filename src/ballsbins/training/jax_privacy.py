@@ -14,8 +14,8 @@ The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.Mechan
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,12 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
         advice = "Give the number of steps already taken."
         validate.integer("start", self.start, 0, self.mechanism.total_steps, advice=advice)
 
+    @property
+    def size(self) -> int | None:
+        """The length of every batch, padding included; None where they vary."""
+        size: int | None = self.padded_to or getattr(self.mechanism.sampler, "max_batch_size", None)
+        return size
+
     def batch_iterator(self, num_examples: int, rng: None = None) -> Iterator[NDArray[Any]]:
         """Give the batches from step `start` on. They follow from the key, so there is no generator to give."""
         if rng is not None:
@@ -63,8 +69,7 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
         return self._batches(num_examples)
 
     def _batches(self, num_examples: int) -> Iterator[NDArray[Any]]:
-        steps = self.mechanism.sampler.steps
-        size = self.padded_to or getattr(self.mechanism.sampler, "max_batch_size", None)
+        steps, size = self.mechanism.sampler.steps, self.size
         taken = self.start
         while taken < self.mechanism.total_steps:
             epoch, start = divmod(taken, steps)
@@ -90,6 +95,10 @@ def execution_plan(
     Gradients are divided by the public n/T, and the noise is scaled to that. Its state holds a key of its own, as
     secret as yours: a fresh one for every plan, so that no two runs share noise, or for a seed always the same one.
     To resume without saving it, give the steps already taken as `start`: batches go on from there, with fresh noise.
+
+    Where batches are padded, gradients without `is_padding_example` are refused: the padding would be the last
+    example of the data, many times. After the last step of the mechanism the noise transform gives no numbers (NaN):
+    a compiled function cannot raise, and one more step is not accounted for.
     """
     secret = as_key(key)
     advice = "It is the largest norm of one example's gradient."
@@ -97,16 +106,32 @@ def execution_plan(
     count = validate.integer("num_examples", num_examples, 1, advice="Count the training examples.")
     expected = count / mechanism.sampler.steps
 
+    batches = MechanismBatches(mechanism, secret, padded_to, start)
+
     def clipped_grad(*args: Any, **kwargs: Any) -> Any:
-        return clipping.clipped_grad(*args, **kwargs, l2_clip_norm=clip, normalize_by=expected)
+        made = clipping.clipped_grad(*args, **kwargs, l2_clip_norm=clip, normalize_by=expected)
+        if made.l2_norm_bound > clip / expected * (1.0 + 1e-9):
+            advice = "The noise is for gradients clipped to clip_norm: leave out rescale_to_unit_norm."
+            bound = f"at most clip_norm / (n/T) = {clip / expected:g}"
+            raise InvalidInputError("the sensitivity of this gradient", made.l2_norm_bound, bound, advice)
+        return made if batches.size is None else replace(made, fun=_told_of_padding(made.fun))
 
     fresh = secrets.token_bytes(8) if secret.is_secret else secret.derive("jax_privacy noise", start)[:8]
-    noise = _gaussian(mechanism.noise_multiplier * clip / expected, fresh)
-    batches = MechanismBatches(mechanism, secret, padded_to, start)
+    noise = _gaussian(mechanism.noise_multiplier * clip / expected, fresh, mechanism.total_steps - start)
     return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism))
 
 
-def _gaussian(deviation: float, seed: bytes) -> optax.GradientTransformation:
+def _told_of_padding(function: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("is_padding_example") is None:
+            advice = "Give is_padding_example=indices == -1: index −1 is the last example, and would count often."
+            raise InvalidInputError("is_padding_example", None, "given, because batches are padded", advice)
+        return function(*args, **kwargs)
+
+    return gradient
+
+
+def _gaussian(deviation: float, seed: bytes, steps: int) -> optax.GradientTransformation:
     """What jax_privacy's `gaussian_privatizer` is, with noise that reaches far enough.
 
     `jax.random.normal` never exceeds 5.42 standard deviations in float32. An example moves a sum by 1/σ of them, so
@@ -114,16 +139,19 @@ def _gaussian(deviation: float, seed: bytes) -> optax.GradientTransformation:
     """
     words = jax.numpy.asarray(np.frombuffer(seed, np.uint32))
     root = jax.random.wrap_key_data(words, impl="threefry2x32")
+    begin = (root, jax.numpy.int32(min(steps, 2**31 - 1)))
 
     def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        now, later = jax.random.split(state)
+        key, left = state
+        now, later = jax.random.split(key)
+        unless_over = jax.numpy.where(left > 0, 0.0, jax.numpy.nan)
         leaves, structure = jax.tree.flatten(gradient)
         noisy = []
         for number, leaf in enumerate(leaves):
             bits = jax.random.bits(jax.random.fold_in(now, number), (words_for(leaf.size),), jax.numpy.uint32)
             drawn = normals(bits, leaf.size).reshape(leaf.shape)
-            noisy.append(leaf + (deviation * drawn).astype(leaf.dtype))
-        return jax.tree.unflatten(structure, noisy), later
+            noisy.append(leaf + (deviation * drawn + unless_over).astype(leaf.dtype))
+        return jax.tree.unflatten(structure, noisy), (later, jax.numpy.maximum(left - 1, 0))
 
-    return optax.GradientTransformation(lambda params: root, update)
+    return optax.GradientTransformation(lambda params: begin, update)
