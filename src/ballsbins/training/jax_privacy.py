@@ -124,7 +124,9 @@ def execution_plan(
 def _told_of_padding(function: Callable[..., Any]) -> Callable[..., Any]:
     def gradient(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("is_padding_example") is None:
-            advice = "Give is_padding_example=indices == -1: index −1 is the last example, and would count often."
+            advice = (
+                "Give is_padding_example=indices == -1: index −1 is the last example, and would count often."
+            )
             raise InvalidInputError("is_padding_example", None, "given, because batches are padded", advice)
         return function(*args, **kwargs)
 
