@@ -167,6 +167,23 @@ def test_next_to_no_noise_gets_bounds_at_once(mechanism):
     assert 300.0 < bound.lower <= bound.upper
 
 
+def test_next_to_no_noise_has_an_exact_answer_at_tiny_delta():
+    """σ = 0.05, T = 2: far out one bin decides, so ε is that of the Gaussian less log T; or beyond the doubles."""
+    mechanism = Mechanism(BallsAndBins(2), 0.05)
+    gauss = Mechanism(Deterministic(2), 0.05)
+    bound = mechanism.epsilon(1e-100)
+    assert bound.method == "exact"
+    assert bound.lower == pytest.approx(gauss.epsilon(1e-100).value - math.log(2.0), rel=1e-11)
+    assert bound.upper - bound.lower < 1e-9
+    beyond = mechanism.epsilon(1e-300)
+    assert (beyond.lower, beyond.upper) == (700.0, math.inf)
+
+
+def test_a_truncated_run_without_any_privacy_says_so():
+    bound = Mechanism(BallsAndBins(1, max_batch_size=2, num_examples=2), 0.01).epsilon(1e-3)
+    assert (bound.lower, bound.upper) == (700.0, math.inf)
+
+
 def test_shuffle_answers_where_a_lower_bound_cannot_be_composed():
     """Over 50 epochs at σ = 2 the bound S_C is not to be had at every ε; that of balls-and-bins is."""
     shuffled = Mechanism(Shuffle(500), 2.0, 50).epsilon(1e-6)

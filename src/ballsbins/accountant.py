@@ -20,8 +20,9 @@ from ballsbins.accounting.balls_and_bins.truncation import (
     least_max_batch_size,
     log_overflow_probability,
 )
+from ballsbins.accounting.between import Between
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import DIRECTIONS, Array, Between, Curve
+from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
 from ballsbins.accounting.search import epsilon_at
@@ -81,9 +82,11 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
     if method == "renyi":
         return RenyiCurve(sigma, steps, epochs)
     one = BallsAndBinsLowerBound(sigma, steps)
-    lower: Curve = one if epochs == 1 else ComposedCurve([(one, epochs)])
+    below: list[Curve] = [one]
+    if epochs > 1 and sigma >= LEAST_SIGMA:  # with less noise a single epoch gives away all there is
+        below.append(ComposedCurve([(one, epochs)]))
     return Between(
-        lower, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches"
+        below, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches"
     )
 
 
@@ -134,7 +137,7 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
     if (
         sigma < LEAST_SIGMA
     ):  # next to no noise: one whole epoch is below the truth, deterministic batches above it
-        return Between(BallsAndBinsLowerBound(sigma, steps), GaussianCurve(sigma, epochs))
+        return Between([BallsAndBinsLowerBound(sigma, steps)], GaussianCurve(sigma, epochs))
     return ComposedCurve(parts)
 
 
@@ -143,7 +146,7 @@ def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
     if min(sigmas) >= LEAST_SIGMA and max(sigmas) <= LARGEST_SIGMA:
         return ExactCurve(kinds, steps)
     # δ_B ≤ δ_D at the least noise; the paper's S_C bound, at the largest, is below every δ_B with less noise
-    return Between(BallsAndBinsLowerBound(max(sigmas), steps), GaussianCurve(min(sigmas)))
+    return Between([BallsAndBinsLowerBound(max(sigmas), steps)], GaussianCurve(min(sigmas)))
 
 
 def _deterministic(mechanism: Mechanism) -> Curve:
@@ -156,7 +159,7 @@ def _poisson(mechanism: Mechanism) -> Curve:
     if (
         sigma < LEAST_SIGMA
     ):  # next to no noise: one step is below the truth, the example in every batch above it
-        return Between(PoissonStepCurve(sigma, steps), GaussianCurve(sigma, mechanism.total_steps))
+        return Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
     return PoissonCurve(sigma, steps, mechanism.total_steps)
 
 
@@ -188,15 +191,12 @@ def delta_bound(
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
-    log_p = log_penalty(mechanism)
-    with np.errstate(over="ignore"):
-        penalty = np.zeros_like(points) if log_p is None else np.exp(log_p + np.logaddexp(0.0, points))
     sides = {}
     for direction in DIRECTIONS:
         found = curve.log_delta(points, direction)
         sides[direction] = np.stack([found.lower, found.value, found.upper])
     quantity: Quantity = "log_delta" if log else "delta"
-    return _bound(mechanism, curve, quantity, sides, penalty, np.shape(epsilon))
+    return _bound(mechanism, curve, quantity, sides, _penalty(mechanism, points), np.shape(epsilon))
 
 
 def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "auto") -> Bound:
@@ -216,9 +216,15 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "a
         for direction in DIRECTIONS
     }
     upper = np.maximum(*(sides[direction][2] for direction in DIRECTIONS))
+    return _bound(mechanism, curve, "epsilon", sides, _penalty(mechanism, upper), np.shape(delta))
+
+
+def _penalty(mechanism: Mechanism, epsilon: Array) -> Array:
+    """(1 + e^ε)·p, at most 1; ε may be ∞."""
     log_p = log_penalty(mechanism)
-    penalty = np.zeros_like(points) if log_p is None else np.exp(log_p + np.logaddexp(0.0, upper))
-    return _bound(mechanism, curve, "epsilon", sides, penalty, np.shape(delta))
+    if log_p is None or np.isneginf(log_p):
+        return np.zeros_like(epsilon)
+    return np.exp(np.minimum(log_p + np.logaddexp(0.0, epsilon), 0.0))
 
 
 def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> None:
@@ -227,6 +233,8 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
     δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
     """
     start = max(epsilon_at(curve.curve, direction, float(np.log(delta)))[2] for direction in DIRECTIONS)
+    if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
+        return
     epsilon = start + np.append(0.0, np.geomspace(1e-4, 20.0, 80))
     used = np.max(
         [np.exp(curve.curve.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0

@@ -12,6 +12,7 @@ import numpy as np
 from ballsbins import validate
 from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
+from ballsbins.accounting.between import Between
 from ballsbins.accounting.curve import DIRECTIONS
 from ballsbins.accounting.search import least
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
@@ -209,6 +210,8 @@ def _target(epsilon: float, delta: float) -> tuple[float, float]:
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Upper log δ(ε) − log δ: the target is met where this is ≤ 0 (upper ε(δ) ≤ ε is the same statement)."""
     curve = mechanism.curve
+    if isinstance(curve, Between):  # only what is above counts
+        curve = curve.above
     point = np.array([epsilon])
     return max(float(curve.log_delta(point, way).upper[0]) for way in DIRECTIONS) - math.log(delta)
 

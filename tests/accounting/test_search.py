@@ -62,6 +62,14 @@ def test_zero_where_delta_at_zero_is_within_the_target():
     assert epsilon_at(Drawn(lambda e: -2.0 - e, below=5.0, above=3.0), REMOVE, -1.5)[0] == 0.0
 
 
+def test_where_no_epsilon_is_enough_one_question_is():
+    """Next to no noise over many epochs: losses are in the thousands, and every question takes seconds."""
+    curve = Drawn(lambda e: -1e-9 * e, below=1e-9)
+    curve.scale = 2e4
+    assert epsilon_at(curve, REMOVE, math.log(1e-6)) == (700.0, math.inf, math.inf)
+    assert curve.questions == 1
+
+
 @pytest.mark.parametrize(
     ("sigma", "steps", "log_target"),
     [

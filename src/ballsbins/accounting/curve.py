@@ -45,23 +45,3 @@ class Curve(Protocol):
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log D_{e^ε} in one direction for a 1-d array of ε of any sign. Never NaN; lower may be −∞."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """What is known where there is a curve below the truth and one above, but none for it."""
-
-    below: Curve
-    above: Curve
-    method: str = "bounds"
-
-    @property
-    def confidence(self) -> float:
-        """Both must hold."""
-        return min(self.below.confidence, self.above.confidence)
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """From the lower bound of the one to the upper bound of the other; the value is the safe one."""
-        upper = self.above.log_delta(epsilon, direction).upper
-        lower = np.minimum(self.below.log_delta(epsilon, direction).lower, upper)
-        return Interval(lower, upper, upper)

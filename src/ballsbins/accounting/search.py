@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import brentq
 
+from ballsbins.accounting.between import Between
 from ballsbins.accounting.curve import Curve, Direction
 from ballsbins.errors import UnreachableTargetError
 
@@ -42,8 +43,12 @@ class _Side:
 
 def epsilon_at(curve: Curve, direction: Direction, log_delta: float) -> tuple[float, float, float]:
     """(lower, value, upper) of the least ε ≥ 0 with δ(ε) ≤ e^{log_delta} in one direction; upper may be ∞."""
+    if isinstance(curve, Between):
+        upper = epsilon_at(curve.above, direction, log_delta)[2]
+        lower = max(epsilon_at(below, direction, log_delta)[0] for below in curve.below)
+        return min(lower, upper), upper, upper
     sides = _Side(curve, direction, log_delta)
-    start = float(getattr(curve, "scale", 1.0))
+    start = min(float(getattr(curve, "scale", 1.0)), LARGEST_EPSILON)
     if sides(start, 2) <= 0.0 and sides(0.0, 2) <= 0.0:
         return 0.0, 0.0, 0.0
     value = _root(sides, 1, start=start)
@@ -64,7 +69,7 @@ def _beside(sides: _Side, side: int, value: float, away: float) -> float:
                 if away * sides(value + away * step, side) <= 0.0:
                     return value + away * step
                 step *= 3.0
-    root = _root(sides, side, start=value if 0.0 < value < math.inf else 1.0)
+    root = _root(sides, side, start=min(value, LARGEST_EPSILON) if value > 0.0 else 1.0)
     step = 1e-14 * root
     while 0.0 < root < math.inf and away * sides(root, side) > 0.0:
         root = max(root + away * step, 0.0)
