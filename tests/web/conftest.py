@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,7 +28,16 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+MISSING = (
+    f"None of {', '.join(NAMES)} is on the path, and it could not be installed from here: the pages are tested in a "
+    "real browser. On Debian: sudo apt-get install chromium"
+)
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+# shells have what they start in the background ignore Ctrl-C, and what that starts too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -43,8 +52,8 @@ def serving(*options):
         yield process, found[0]
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+            process.terminate()
+        process.communicate(timeout=300)  # on a busy machine it may still be starting
 
 
 @pytest.fixture(scope="session")
@@ -77,13 +86,20 @@ def get(server):
 @pytest.fixture(scope="session")
 def chromium():
     """Where Chromium is; installed if it may be, and a failure that says what to do if not."""
+    return found_chromium() or pytest.fail(MISSING)
+
+
+def found_chromium():
+    """The path of a Chromium that is there, or that apt-get has just brought; None if it cannot be had."""
     for name in NAMES:
         if path := shutil.which(name):
             return path
-    if hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get"):
-        with FileLock(Path(tempfile.gettempdir()) / "ballsbins-apt.lock"):  # one installs at a time
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    with FileLock(Path(tempfile.gettempdir()) / "ballsbins-apt.lock"):  # one installs at a time
+        for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
             if shutil.which("chromium") is None:
-                for words in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+                with suppress(subprocess.TimeoutExpired):
                     subprocess.run(
                         ["apt-get", "--quiet", *words],
                         check=False,
@@ -91,12 +107,7 @@ def chromium():
                         timeout=600,
                         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
                     )
-        if path := shutil.which("chromium"):
-            return path
-    pytest.fail(
-        f"None of {', '.join(NAMES)} is on the path, and it could not be installed from here: the pages are tested "
-        "in a real browser. On Debian: sudo apt-get install chromium"
-    )
+    return shutil.which("chromium")
 
 
 @pytest.fixture(

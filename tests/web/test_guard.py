@@ -19,7 +19,8 @@ def test_this_machine(header):
 @pytest.mark.parametrize(
     "header",
     ["", ":80", "evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.7",
-     "0x7f000001", "2130706433", "evil.example@127.0.0.1", "127.0.0.1:80:80"],
+     "0x7f000001", "2130706433", "evil.example@127.0.0.1", "127.0.0.1:80:80",
+     "localhost:1@evil.example", "127.0.0.1:"],
 )  # fmt: skip
 def test_others(header):
     assert not is_ours(header, "127.0.0.1")

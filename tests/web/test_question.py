@@ -78,6 +78,11 @@ def test_a_name_of_the_library_leads_to_its_field():
     assert field_of(error.value) == "examples"
 
 
+def test_reading_a_question_computes_nothing():
+    """What the accountant cannot do is the worker's error, not the server's."""
+    assert question_from({**RUN, "noise-multiplier": "1e200"}).main.noise_multiplier == 1e200
+
+
 def test_what_is_missing_or_unknown():
     for name in ("noise-multiplier", "delta"):
         with pytest.raises(InvalidInputError) as error:

@@ -161,7 +161,7 @@ def test_ctrl_c_ends_it_and_its_processes():
         children = descendants(process.pid)
         assert children
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=300)
         connection.close()
     assert process.returncode == 0
     assert out.strip() == "Stopped."
@@ -170,6 +170,20 @@ def test_ctrl_c_ends_it_and_its_processes():
     while any(map(alive, children)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, children))
+
+
+def test_ctrl_c_while_it_starts():
+    with serving() as (process, _):
+        process.send_signal(signal.SIGINT)  # its workers are not there yet
+        _, err = process.communicate(timeout=300)
+        assert "Traceback" not in err
+        assert not any(map(alive, descendants(process.pid)))
+
+
+def test_what_the_accountant_cannot_do_is_said(get):
+    status, _, body = get(f"/answer?{urlencode({**FIELDS, 'noise-multiplier': '1e200'})}")
+    assert status == 200
+    assert parsed(body)[-1] == {"kind": "end"}
 
 
 def descendants(pid):

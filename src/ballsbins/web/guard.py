@@ -96,8 +96,10 @@ def is_ours(header: str, bound: str) -> bool:
     A name can be made to point anywhere by whoever owns it, an address cannot: where the server listens on all
     addresses, any address is ours, but no name except the machine's own.
     """
-    name = header.rsplit(":", 1)[0] if not header.endswith("]") and ":" in header else header
-    name = name.strip("[]").lower()
+    name, colon, port = ("", "", "") if header.endswith("]") else header.rpartition(":")
+    if colon and not (port.isascii() and port.isdigit()):
+        return False
+    name = (name if colon else header).strip("[]").lower()
     if name in ("localhost", bound.lower()):
         return bool(name)
     try:

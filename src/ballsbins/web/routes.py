@@ -84,11 +84,13 @@ def build(host: str) -> Starlette:
     async def lifespan(app: Any) -> AsyncIterator[None]:
         del app
         question_from(DEFAULTS)  # for practice: what it imports is not to delay the first question
-        explorer.quick.start()
-        explorer.slow.start()
-        yield
-        explorer.quick.close()
-        explorer.slow.close()
+        try:
+            explorer.quick.start()
+            explorer.slow.start()
+            yield
+        finally:  # also where Ctrl-C comes before all have started
+            explorer.quick.close()
+            explorer.slow.close()
 
     return Starlette(
         routes=[
