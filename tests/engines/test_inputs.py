@@ -75,6 +75,15 @@ def test_text_without_a_header_and_with_stated_types(tmp_path):
         open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f9": "string"}))
 
 
+def test_line_breaks_within_quotes_may_stand_anywhere(tmp_path, monkeypatch):
+    """Text is read in blocks; here, small ones that end within a value time and again."""
+    monkeypatch.setattr("ballsbins.engines.inputs._CSV_BLOCK", 300)
+    values = ["a\n, b \n" * (row % 7) for row in range(200)]
+    lines = ["n,t\n", *(f'{row},"{value}"\n' for row, value in enumerate(values))]
+    (tmp_path / "in.csv").write_text("".join(lines), newline="")
+    assert all_rows(open_inputs([tmp_path / "in.csv"])).to_pydict() == {"n": list(range(200)), "t": values}
+
+
 def test_an_address_of_pyarrow_fs(folder, table):
     assert all_rows(open_inputs([folder.as_uri()])).equals(table)
     with pytest.raises(DataError, match="'nowhere://x/y' cannot be read"):

@@ -163,7 +163,9 @@ class Inputs:
             read_options=csv.ReadOptions(
                 block_size=_CSV_BLOCK, autogenerate_column_names=not self.csv.header, use_threads=False
             ),
-            parse_options=csv.ParseOptions(delimiter="\t" if file.kind == "tsv" else ","),
+            parse_options=csv.ParseOptions(
+                delimiter="\t" if file.kind == "tsv" else ",", newlines_in_values=True
+            ),
             convert_options=csv.ConvertOptions(column_types=dict(types), include_columns=names),
         )
 
