@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -317,9 +319,15 @@ def test_batches_that_cannot_fit_are_refused_before_anything_is_read(sampler, fo
 
     made = plan(open_inputs([folder]), sampler, memory=Least())
     told = []
-    with pytest.raises(InvalidInputError, match=r"at least [\d,]+ for batches of [\d,]+ bytes, as expected"):
+    with pytest.raises(InvalidInputError, match=r"enough for batches of [\d,]+ bytes, as expected") as caught:
         build(made, tmp_path / "out", key, report=told.append)
     assert told == []
+    steps, limit = map(int, re.search(r"at least (\d+) steps, or --memory (\d+)", str(caught.value)).groups())
+    replace(made, sampler=replace(sampler, steps=steps)).require_memory()
+    replace(made, memory=Memory(max(limit, 300 * 10**6))).require_memory()
+    vast = replace(made, num_examples=10**9)
+    with pytest.raises(InvalidInputError, match=r"at least \d+ steps\.$"):
+        vast.require_memory()
     assert os.listdir(tmp_path / "out") == []
 
 

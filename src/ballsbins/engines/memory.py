@@ -53,9 +53,10 @@ class Memory:
         return self._for_data // 3
 
     @staticmethod
-    def least_for(batch_bytes: int) -> int:
-        """The least limit under which a batch of so many bytes is a bucket that fits, with some to spare."""
-        return 4 * batch_bytes + _INTERPRETER
+    def limit_for(batch_bytes: int) -> int | None:
+        """A limit under which a batch of so many bytes is a bucket that fits, with some to spare; None if none is."""
+        limit = 4 * batch_bytes + _INTERPRETER
+        return limit if limit <= _MOST else None
 
     @property
     def row_group_bytes(self) -> int:

@@ -137,11 +137,13 @@ class Plan:
         """Raise where one batch, of the size that is expected, does not fit within the limit."""
         batch_bytes = int(-(-self.num_examples // self.sampler.steps) * self.row_bytes)
         if batch_bytes > self.memory.largest_bucket:
+            steps = int(2 * self.num_examples * self.row_bytes // self.memory.largest_bucket)
+            larger = self.memory.limit_for(batch_bytes)
             raise InvalidInputError(
                 "the memory limit",
                 self.memory.limit,
-                f"at least {self.memory.least_for(batch_bytes):,} for batches of {batch_bytes:,} bytes, as expected",
-                "Take more steps, or a larger limit: --memory.",
+                f"enough for batches of {batch_bytes:,} bytes, as expected",
+                f"Take at least {steps} steps" + (f", or --memory {larger}." if larger is not None else "."),
             )
 
     def to_dict(self) -> dict[str, Any]:
