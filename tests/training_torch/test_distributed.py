@@ -24,7 +24,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as D
 spec = importlib.util.spec_from_file_location("problems", {conftest!r})
 problems = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(problems)
-from ballsbins import BallsAndBins, Mechanism, new_key
+from ballsbins import BallsAndBins, Key, Mechanism, new_key
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.training.opacus import make_private
 
@@ -80,7 +80,24 @@ def behind():  # only rank 0 loads a checkpoint
         return str(error)
 
 
-seen = {{"behind": behind()}} | {{mode: train(mode) for mode in ("hooks", "ghost")}}
+def first_gradient(weight):  # of a run under a secret key; `weight` is that of an example that rank 1 has
+    torch.manual_seed(0)
+    net, dataset, loss = problems.Net(), problems.Weighted(60), problems.WeightedLoss()
+    mechanism, key = Mechanism(BallsAndBins(6), 1.0), Key(bytes(range(32)))
+    of_rank_1 = mechanism.batches(60, key).for_rank(1, 2).at(0)
+    dataset.weights[int(of_rank_1[0])] = weight
+    model, optimizer, loader = make_private(
+        mechanism, DPDDP(net), torch.optim.SGD(net.parameters(), lr=0.3), dataset, max_grad_norm=1.0, key=key,
+    )
+    loader._run.identity = "branches of one run"
+    batch = next(iter(loader))
+    loss(model(batch["inputs"]), batch["label"], batch["weight"]).backward()
+    optimizer.step()
+    return 10 * torch.cat([parameter.grad.reshape(-1) for parameter in net.parameters()])
+
+
+seen = {{"branches": [first_gradient(weight) for weight in (1.0, 1.0, 0.9)]}}
+seen |= {{"behind": behind()}} | {{mode: train(mode) for mode in ("hooks", "ghost")}}
 torch.save(seen | {{"refused": refused}}, folder + "/rank" + str(rank))
 dist.barrier()
 dist.destroy_process_group()
@@ -142,6 +159,19 @@ def test_ranks_at_different_steps_are_refused(ranks):
     """A checkpoint that only one of them has loaded would let examples be seen twice."""
     for number, rank in enumerate(ranks):
         assert f"Rank {number} is at step {3 * (1 - number)}, while others are at 0 to 3" in rank["behind"]
+
+
+@pytest.mark.slow
+def test_noise_depends_on_the_sums_of_all_ranks(ranks):
+    """Rank 0 makes the noise: if it looked at its own share alone, two branches could share it that differ on rank 1.
+
+    Their difference would then be what one example adds, at most 1. With noise of its own for each of 176 parameters
+    it is about 19, and below 10 once in 10²⁰ keys.
+    """
+    for rank in ranks:
+        one, same, other = rank["branches"]
+        assert torch.equal(one, same)
+        assert float((one - other).norm()) > 10.0
 
 
 def test_a_model_that_is_not_wrapped_is_refused_where_several_train(
