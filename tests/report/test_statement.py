@@ -127,7 +127,8 @@ def test_an_early_stop_states_the_steps_really_taken():
     text = flat(card.statement())
     assert "37 of the 100 steps of one epoch; the run stopped early" in text
     assert (
-        "for the 37 of 100 steps that were taken, if nothing learnt in the run" in card.statement().headline
+        "for the 37 of 100 steps that were taken, and holds if the decision to stop"
+        in card.statement().headline
     )
     (claimed,) = numbers("at most", card.statement().headline)
     assert claimed == pytest.approx(run.epsilon(DELTA).upper, rel=1e-5)

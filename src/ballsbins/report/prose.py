@@ -86,9 +86,11 @@ def _headline(card: Card, claim: Bound) -> str:
     sure = "" if claim.confidence == 1.0 else f", with confidence 1 − {_beta(claim)}"
     seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
     early = ""
-    if _stopped_early(card):
-        taken, planned = f"{card.mechanism.total_steps:,}", f"{card.planned.total_steps:,}"  # type: ignore[union-attr]
-        early = f" This is for the {taken} of {planned} steps that were taken, if nothing learnt in the run ended it."
+    if card.planned is not None and _stopped_early(card):
+        early = (
+            f" This is for the {card.mechanism.total_steps:,} of {card.planned.total_steps:,} steps that were taken, "
+            "and holds if the decision to stop did not depend on the model or the data."
+        )
     return (
         f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {stated(card.delta)}{sure}."
         f"{early}{seed}"
