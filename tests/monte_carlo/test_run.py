@@ -369,6 +369,19 @@ def test_verify_wants_a_probability_for_all_points_together():
     assert "error_probability is 1.5" in str(command(*words).exception)
 
 
+def test_points_far_apart_do_not_share_a_lattice():
+    """At σ = 10 all have the steepest tilt there is, and need a fine lattice; plain samples serve all ε."""
+    mechanism, points = Mechanism(BallsAndBins(100), 10.0), np.array([600.0, 1.0, 100.0, 1.001])
+    curve = MonteCarlo(100).curve(mechanism)
+    groups = curve._groups(points, "remove", np.zeros(4))
+    assert sorted(groups.values()) == [[0], [1, 3], [2]]
+    assert max(job.lattice.size for job in groups) < 2**22
+    found = mechanism.delta(points, MonteCarlo(100)).upper
+    assert found[0] <= found[2] < found[3] <= found[1]
+    plain = MonteCarlo(100, sampler="plain").curve(mechanism)
+    assert list(plain._groups(np.array([-700.0, 700.0]), "remove", np.zeros(2)).values()) == [[0, 1]]
+
+
 def test_a_long_plan_is_not_held_in_memory():
     """10⁹ blocks on two workers: interrupted at once, it has planned little more than it has drawn."""
     pytest.importorskip("joblib")

@@ -40,6 +40,7 @@ SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "comb
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
 _NOTHING = -690.0  # log δ: as good as 0
 _MANY = 20_000  # coordinates: too many to draw each of them for `add`; order statistics, untilted, must do
+_MOST_CELLS = 2**22  # of a lattice; points that are too far apart for one do not share their samples
 _LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
 _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
@@ -210,22 +211,26 @@ class MonteCarloCurve:
             self.outcomes.update(zip(jobs, found, strict=True))
 
     def _groups(self, epsilon: Array, direction: Direction, sure: Array) -> dict[Job, list[int]]:
-        """The jobs to draw for a direction, each with the points it serves."""
-        by_sampler: dict[LossSampler, list[int]] = {}
-        for k, point in enumerate(epsilon):
+        """The jobs to draw for a direction, each with the points it serves, in increasing order."""
+        by_sampler: dict[LossSampler, list[list[int]]] = {}
+        for k in np.argsort(epsilon, kind="stable"):
             if sure[k] > _NOTHING:
-                by_sampler.setdefault(self.sampler_for(float(point), direction), []).append(k)
-        groups = {}
-        for sampler, rows in by_sampler.items():
-            here = epsilon[rows]
-            ends = float(here.min()), float(here.max())
-            lattice = (
-                sampler.lattice(*ends)
-                if isinstance(sampler, Conditional)
-                else Lattice.around(*ends, sampler.tilt)
-            )
-            groups[Job(sampler, lattice, self.settings.samples, int(direction == ADD), ends[0])] = rows
-        return groups
+                sampler = self.sampler_for(float(epsilon[k]), direction)
+                parts = by_sampler.setdefault(sampler, [[]])
+                if parts[-1] and _lattice(sampler, epsilon[[parts[-1][0], k]]).size > _MOST_CELLS:
+                    parts.append([])
+                parts[-1].append(int(k))
+        return {
+            Job(
+                sampler,
+                _lattice(sampler, epsilon[rows]),
+                self.settings.samples,
+                int(direction == ADD),
+                float(epsilon[rows[0]]),
+            ): rows
+            for sampler, parts in by_sampler.items()
+            for rows in parts
+        }
 
     def _sure_at(self, epsilon: Array, direction: Direction) -> Array:
         return np.array([self._sure(float(point), direction) for point in epsilon])
@@ -296,6 +301,14 @@ class MonteCarloCurve:
             if self.steps <= _FEW
             else self._order_statistics(direction)
         )
+
+
+def _lattice(sampler: LossSampler, epsilon: Array) -> Lattice:
+    """What increasing ε need."""
+    ends = float(epsilon[0]), float(epsilon[-1])
+    if isinstance(sampler, Conditional):
+        return sampler.lattice(*ends)
+    return Lattice.around(*ends, sampler.tilt)
 
 
 def _trivial(epsilon: Array) -> Array:
