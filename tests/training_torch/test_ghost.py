@@ -126,6 +126,18 @@ def test_a_gradient_added_to_the_clipped_ones_is_refused():
         run.optimizer.step()
 
 
+def test_parameters_that_come_later_are_refused():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    run = Private(model)
+    batches = iter(run.loader)
+    run.usual(*next(batches)).backward()
+    run.optimizer.step()
+    model[0].requires_grad_(True)
+    with pytest.raises(RunError, match="unfrozen, or given to the optimizer, after make_private"):
+        run.usual(*next(batches)).backward()
+
+
 class Sometimes(nn.Module):
     def __init__(self):
         super().__init__()
