@@ -62,8 +62,8 @@ class _Guarded:
         known = {id(parameter) for parameter in self.module.trainable_parameters}
         if not known.issuperset(map(id, self.params)):
             raise RunError(
-                "A parameter was unfrozen, or given to the optimizer, after make_private: ghost clipping does not know "
-                "it and would leave its gradient unclipped. Freeze and add parameters before make_private."
+                "A parameter was unfrozen, or given to the optimizer, after make_private: ghost clipping does not "
+                "know it and would leave its gradient unclipped. Freeze and add parameters before make_private."
             )
         self.clipped = [(parameter.grad, parameter.grad._version) for parameter in self.params]
 
