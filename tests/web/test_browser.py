@@ -100,6 +100,34 @@ def test_bad_values_are_explained_beside_their_field(server, browse):
     browse.troubles[:] = [t for t in browse.troubles if "422" not in t]  # the browser logs the refusal
 
 
+def test_an_address_from_a_stranger(server, browse):
+    """What it leaves out has the usual value, what it should not have is text beside its field and nothing else."""
+    page = browse(f"{server}?delta=1e-5")
+    assert page.input_value("#examples") == DEFAULTS["examples"]
+    assert epsilon(page) == expected(0.6, 235, 1e-5)
+    for name, text in (
+        ("noise-multiplier", "<img src=x onerror=document.title='owned'>"),
+        ("epochs", '"><script>document.title="owned"</script>'),
+        ("delta", "NaN"),
+        ("examples", "9" * 39),
+    ):
+        page.goto(f"{server}?{urlencode({**DEFAULTS, name: text})}")
+        page.wait_for_selector("html[data-state=error]", state="attached")
+        assert page.input_value(f"#{name}") == text
+        assert "but must be" in page.inner_text(
+            "#batch-size-error" if name == "examples" else f"#{name}-error"
+        )
+        assert page.is_hidden("#problem")
+        assert page.title() != "owned"
+        assert page.locator("#knobs img, #results img, #knobs script, #results script").count() == 0
+    page.goto(server)
+    settled(page)
+    page.fill("#batch-size", "")
+    page.wait_for_selector("#batch-size-error:not(:empty)")
+    assert "Give --steps, or --examples with --batch-size" in page.inner_text("#batch-size-error")
+    browse.troubles[:] = [t for t in browse.troubles if "422" not in t]  # the browser logs the refusals
+
+
 def test_what_takes_longer_is_seen_to_be_under_way(server, browse):
     page = browse(server)
     page.fill("#epochs", "23")

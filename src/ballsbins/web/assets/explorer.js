@@ -91,8 +91,9 @@ function query() {
 function restore() {
   const given = new URLSearchParams(location.search);
   const fresh = [...given.keys()].length === 0;
+  const empty = fresh ? [] : given.get("steps") ? ["epsilon", "examples"] : ["epsilon"]; // what may be left out
   for (const [name, { field }] of knobs) {
-    field.value = given.get(name) || (fresh || !["epsilon", "examples"].includes(name) ? defaults[name] : "");
+    field.value = given.get(name) || (empty.includes(name) ? "" : defaults[name]);
     place(name);
   }
   choose("by", given.get("steps") ? "steps" : "batch-size");
@@ -280,6 +281,9 @@ function clearErrors() {
 }
 
 function complain({ field, message }) {
+  if (field === "steps" && chosen("by") !== "steps") {
+    field = knobs.get("examples").field.value.trim() ? "batch-size" : "examples"; // steps follow from the two
+  }
   const place_ = field && byId(`${field}-error`);
   const knob = knobs.get(field)?.knob;
   if (!place_ || knob?.hidden) {
