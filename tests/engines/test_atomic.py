@@ -122,7 +122,7 @@ def test_a_file_that_breaks_in_the_middle_leaves_nothing(folder, table, key, tin
     content = bytearray((path / "b.parquet").read_bytes())
     content[4:200_000] = bytes(199_996)  # pages, not the footer
     (path / "b.parquet").write_bytes(content)
-    with pytest.raises(DataError, match=r"b\.parquet' cannot be read"):
+    with pytest.raises(DataError, match=r"b\.parquet' cannot be read.*you may read it"):  # in one line
         build(made, tmp_path / "out", key)
     assert os.listdir(tmp_path / "out") == []
 

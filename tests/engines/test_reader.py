@@ -251,3 +251,15 @@ def test_columns_other_than_the_manifest_says_are_refused(stored, tmp_path):
     (epoch / "manifest.json").write_text(text.replace('"name": "x"', '"name": "y"'))
     with pytest.raises(DataError, match=r"columns.*manifest.*Build the epoch again"):
         list(BatchFiles.open(epoch.parent).batches(0))
+
+
+def test_a_part_that_is_broken_within_is_named(stored, tmp_path):
+    """The thread that reads ahead meets it; who reads is told, and no thread is left."""
+    part = copied(stored, tmp_path) / "part-000002.parquet"
+    content = bytearray(part.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)  # pages, not the footer
+    part.write_bytes(content)
+    before = threading.active_count()
+    with pytest.raises(DataError, match=r"part-000002\.parquet' cannot be read .*Build the epoch again"):
+        list(BatchFiles.open(tmp_path / "copy").batches(0))
+    assert threading.active_count() == before

@@ -356,8 +356,8 @@ def naming(file: File) -> Iterator[None]:
     try:
         yield
     except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
+        said = " ".join(str(error).split())  # Arrow says some things in several lines
         raise DataError(
-            f"{file.shown!r} cannot be read: {error}. Check that it is whole and that you may read "
-            "it; for text, that "
-            "its columns have the types they seem to have (see --type)."
+            f"{file.shown!r} cannot be read: {said.rstrip('.')}. Check that it is whole and that you may read it; for "
+            "text, that its columns have the types they seem to have (see --type)."
         ) from None

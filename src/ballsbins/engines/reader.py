@@ -6,9 +6,10 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,10 +131,9 @@ class _Epoch:
                 f"{str(path)!r} is not of {manifest.steps + 1} 64-bit integers. Build the epoch again."
             )
 
-    def row_groups(self, start: int) -> Iterator[tuple[Any, int, int]]:
-        """Give (open Parquet file, row group, rows of it to skip) from batch `start` on to the end of the epoch."""
+    def row_groups(self, start: int) -> Iterator[_RowGroup]:
+        """Give the row groups from batch `start` on to the end of the epoch."""
         parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
-        arrow = load("pyarrow", feature="Reading batch files", extra="data")
         per_file = self.manifest.batches_per_file
         for part in range(self.manifest.part_of(start), self.manifest.num_parts):
             path = self.directory / part_name(part)
@@ -141,10 +141,8 @@ class _Epoch:
                 int(self.offsets[min(step, self.manifest.steps)])
                 for step in (part * per_file, (part + 1) * per_file)
             )
-            try:
+            with _naming(path):
                 file = parquet.ParquetFile(path, memory_map=True)
-            except (OSError, arrow.ArrowInvalid) as error:
-                raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
             if file.metadata.num_rows != end - begin:
                 raise DataError(
                     f"{str(path)!r} does not have the rows it should have. Build the epoch again."
@@ -153,7 +151,7 @@ class _Epoch:
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if skip < rows:
-                    yield file, group, skip
+                    yield _RowGroup(path, file, group, skip)
                 skip = max(skip - rows, 0)
 
 
@@ -187,7 +185,8 @@ def _batches(
 def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
     """A table of no rows with the schema of the files."""
     parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
-    schema = parquet.read_schema(epoch.directory / part_name(0))
+    with _naming(epoch.directory / part_name(0)):
+        schema = parquet.read_schema(epoch.directory / part_name(0))
     if schema.names != [name for name, _ in epoch.manifest.columns]:
         raise DataError(
             f"The files in {str(epoch.directory)!r} have other columns than the manifest. Build the epoch again."
@@ -196,17 +195,37 @@ def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
-def _read_ahead(groups: Iterator[tuple[Any, int, int]], columns: list[str] | None) -> Any:
+class _RowGroup(NamedTuple):
+    """A row group of an open Parquet file, and how many of its rows are to be skipped."""
+
+    path: Path
+    file: Any
+    number: int
+    skip: int
+
+    def read(self, columns: list[str] | None) -> pa.Table:
+        with _naming(self.path):
+            return self.file.read_row_group(self.number, columns=columns, use_threads=False).slice(self.skip)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a part into an error that names it."""
+    arrow = load("pyarrow", feature="Reading batch files", extra="data")
+    try:
+        yield
+    except (OSError, arrow.ArrowException) as error:
+        said = " ".join(str(error).split())  # Arrow says some things in several lines
+        raise DataError(f"{str(path)!r} cannot be read ({said}). Build the epoch again.") from None
+
+
+def _read_ahead(groups: Iterator[_RowGroup], columns: list[str] | None) -> Any:
     """Give the tables of row groups, read by a thread of their own a little before they are asked for."""
-
-    def read(file: Any, group: int, skip: int) -> pa.Table:
-        return file.read_row_group(group, columns=columns, use_threads=False).slice(skip)
-
     with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
         waiting: deque[Future[Any]] = deque()
         try:
             for group in groups:
-                waiting.append(pool.submit(read, *group))
+                waiting.append(pool.submit(group.read, columns))
                 if len(waiting) > _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
