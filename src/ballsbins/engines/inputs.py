@@ -358,6 +358,6 @@ def naming(file: File) -> Iterator[None]:
     except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())  # Arrow says some things in several lines
         raise DataError(
-            f"{file.shown!r} cannot be read: {said.rstrip('.')}. Check that it is whole and that you may read it; for "
-            "text, that its columns have the types they seem to have (see --type)."
+            f"{file.shown!r} cannot be read: {said.rstrip('.')}. Check that it is whole and that you may read it; "
+            "for text, that its columns have the types they seem to have (see --type)."
         ) from None
