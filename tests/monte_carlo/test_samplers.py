@@ -204,6 +204,15 @@ def test_an_unfinished_epoch(sigma, steps, epochs, taken, redraw):
             assert not agree((found["remove"].lower, found["remove"].upper), (other.lower, other.upper))
 
 
+def test_an_event_serves_no_smaller_epsilon():
+    """E of ε = 1 misses losses from 0.3 to 1: what it says of δ(0.3) would be too small."""
+    job = Job(Importance(1.0, 10, "remove", 1.0), Lattice.around(0.3, 1.0, 0.0), 1000)
+    found = run([job])[0]
+    assert found.log_delta(1.0, BETA).upper < 0.0
+    with pytest.raises(InvalidInputError, match=r"epsilon is 0\.3, but must be at least 1\.0"):
+        found.log_delta(np.array([1.0, 0.3]), BETA)
+
+
 def test_events_do_not_compose():
     with pytest.raises(InvalidInputError, match="Importance"):
         Epochs(Importance(1.0, 10, "remove", 1.0), 2)

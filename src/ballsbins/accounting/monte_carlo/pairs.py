@@ -12,7 +12,7 @@ computed exactly). G may differ from P in two ways, both functions of the loss a
                  κ = log P(E) (the paper's algorithm "importance-mce").
 
 To plug in another pair, write a class with these six members; subclass `Untilted` where G = P. Nothing else in
-this directory needs to know it: `run.run(sampler, …)` draws it and `estimate` bounds δ.
+this directory needs to know it: `run.run([Job(sampler, …)])` draws it and `Outcome.log_delta` bounds δ.
 """
 
 from __future__ import annotations

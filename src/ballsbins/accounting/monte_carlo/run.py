@@ -62,6 +62,10 @@ class Outcome:
     def log_delta(self, epsilon: float | Array, beta: float, bound: str = "auto") -> Interval:
         """Bounds on log δ at each ε, each side of each failing with probability at most β."""
         points = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
+        if points.min() < self.sampler.least_epsilon:
+            advice = "Outside of its event losses may be larger than that; draw again."
+            bound = f"at least {self.sampler.least_epsilon}, for which the event was made"
+            raise InvalidInputError("epsilon", float(points.min()), bound, advice)
         if self.as_planned:
             tally, share = self.tally, PLANNED_SHARE * beta
         elif self.look >= 0:
