@@ -8,6 +8,7 @@ import pickle
 import shutil
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from ballsbins import BallsAndBins, Deterministic, Poisson, Shuffle
 from ballsbins.engines import BatchFiles, local, spark
 from ballsbins.engines import assign as embedded
 from ballsbins.engines.inputs import open_inputs
-from ballsbins.engines.plan import plan
+from ballsbins.engines.plan import Trial, plan
 from ballsbins.engines.spark import assignment, writer
 from ballsbins.engines.spark.session import broadcast, require_java
 from ballsbins.errors import DataError, InvalidInputError, MissingExtraError
@@ -263,6 +264,7 @@ def test_text_with_a_key_column(session, tmp_path):
 def test_names_that_name_nothing(session, tmp_path, names, said):
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     planned = plan(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(3), identity_column="name")
+    vars(planned)["trial"] = Trial(8.0, 8.0, 0.0)  # a trial would find a missing name among the first rows
     with pytest.raises(DataError, match=said):
         spark.build(planned, tmp_path / "out", KEY, session=session)
     assert list((tmp_path / "out").iterdir()) == []
@@ -324,6 +326,32 @@ def test_assignments_agree_line_for_line(case, session, inputs, tmp_path):
         drawn = sampler.batches(ROWS, KEY, 3).at(5)
         lines = found.filter((pc.field("epoch") == 3) & (pc.field("batch") == 5))
         assert lines.column("position").to_pylist() == drawn.tolist()
+
+
+def test_an_assignment_of_files_that_changed_is_refused(session, table, tmp_path):
+    path = tmp_path / "in.parquet"
+    pq.write_table(table, path)
+    planned = embedded.plan_assignment(open_inputs([path]), BallsAndBins(3), identity_column="name")
+    assert planned.fingerprint
+    pq.write_table(table.slice(0, 900), path)
+    with pytest.raises(DataError, match="1,000 rows when they were counted, but 900"):
+        spark.assign(planned, tmp_path / "bins.parquet", KEY, session=session)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["in.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "identity"),
+    [(BallsAndBins(7), None), (BallsAndBins(7), "name"), (Shuffle(7), None), (Deterministic(7), None)],
+    ids=repr,
+)
+def test_a_table_without_rows_has_empty_batches(session, table, tmp_path, sampler, identity):
+    """Spark runs no task for it."""
+    pq.write_table(table.slice(0, 0), tmp_path / "in.parquet")
+    planned = plan(open_inputs([tmp_path / "in.parquet"]), sampler, identity_column=identity)
+    spark.build(planned, tmp_path / "out", KEY, session=session, parts=2)
+    found = batches_of(tmp_path / "out", 0)
+    assert [batch.num_rows for batch in found] == [0] * 7
+    assert found[0].schema.equals(table.schema)
 
 
 def test_poisson_is_for_assign(session, inputs, tmp_path):
@@ -393,8 +421,11 @@ def test_the_key_is_on_no_disk(session, place):
     key = Key(np.random.default_rng(9).bytes(32))
 
     def on_disk():
-        files = [path for path in (place / "local").rglob("*") if path.is_file()]
-        return len(files), found_in(b"".join(path.read_bytes() for path in files), key)
+        contents = []
+        for path in (place / "local").rglob("*"):
+            with suppress(FileNotFoundError, IsADirectoryError):  # Spark clears away old shuffles meanwhile
+                contents.append(path.read_bytes())
+        return len(contents), found_in(b"".join(contents), key)
 
     with broadcast(session, key) as secret:
         received = session.sparkContext.parallelize([0], 1).map(lambda _: secret.value.commitment()).collect()

@@ -14,7 +14,7 @@ from ballsbins.engines.progress import Reporter
 from ballsbins.engines.spark.session import broadcast, ship, what_failed
 from ballsbins.errors import DataError
 from ballsbins.extras import load
-from ballsbins.samplers import Key
+from ballsbins.samplers import Key, Poisson
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def run(
     load("pyspark", feature="The Spark engine", extra="spark")
     from ballsbins.engines.spark.progress import watched
     from ballsbins.engines.spark.rows import drawn, sorted_rows
-    from ballsbins.engines.spark.writer import FORMAT, BatchSource, Job, read_committed
+    from ballsbins.engines.spark.writer import FORMAT, BatchSource, Job, read_committed, write_part
 
     job = Job.of(scratch, manifest, plan.inputs.schema, plan.rows_per_group, plan.compression)
     ship(session)
@@ -49,11 +49,23 @@ def run(
         session.dataSource.register(BatchSource)
         rows = sorted_rows(plan, manifest, session, secret)
         rows.write.format(FORMAT).mode("append").option("job", job.to_option()).save()
-    written = read_committed(scratch)
-    for part in written:
+    written = {part.part: part for part in read_committed(scratch)}
+    if plan.num_examples == 0:  # Spark runs no tasks for a table that it knows to be empty
+        written = {part: write_part(job, part, []) for part in range(manifest.num_parts)}
+    for part in written.values():
         if part.problem is not None:
             raise DataError(part.problem)
-    return written
+    if set(written) != set(range(manifest.num_parts)):
+        raise DataError(
+            f"Spark wrote {len(written)} of {manifest.num_parts} parts. Run the same command again."
+        )
+    came = sum(part.rows for part in written.values())
+    if came != plan.num_examples and not isinstance(plan.sampler, Poisson):
+        raise DataError(
+            f"The inputs had {plan.num_examples:,} rows when they were counted, but {came:,} when Spark read them. "
+            "Build from files that do not change, and that all machines of the cluster see."
+        )
+    return [written[part] for part in range(manifest.num_parts)]
 
 
 @contextmanager
