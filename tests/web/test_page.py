@@ -16,6 +16,7 @@ from ballsbins import BallsAndBins, Mechanism
 from ballsbins.cli import app
 from ballsbins.report import Card
 from ballsbins.report.words import up
+from ballsbins.web.answers import points_of, row_of
 
 
 def written(path, *words):
@@ -72,6 +73,12 @@ def test_it_needs_nothing_else(page):
     policy = next(a["content"] for tag, a in elements if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
     assert "unsafe-eval" not in policy
+
+
+@pytest.mark.parametrize(("noise", "end"), [(0.01, 60.0), (1e6, 1.0)])
+def test_curves_have_a_range_where_epsilon_is_infinite_or_nothing(noise, end):
+    run = Mechanism(BallsAndBins(100), noise)
+    assert points_of(run, row_of(run, 1e-6)).epsilon[-1] == end
 
 
 def test_a_run_alone(tmp_path):

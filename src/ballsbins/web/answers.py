@@ -77,7 +77,7 @@ def row_of(mechanism: Mechanism, delta: float, claim: Bound | None = None, name:
 def points_of(mechanism: Mechanism, row: Row) -> Points:
     """The curve from ε = 0 to somewhat beyond the row's ε."""
     end = row.upper if math.isfinite(row.upper) else row.lower
-    grid = np.linspace(0.0, min(max(_STRETCH * end, 1e-9), _LARGEST_DRAWN), POINTS)
+    grid = np.linspace(0.0, min(_STRETCH * end, _LARGEST_DRAWN) if end > 0 else 1.0, POINTS)
     bound = mechanism.delta(grid)
     return Points(tuple(grid.tolist()), *(tuple(np.asarray(y).tolist()) for y in (bound.lower, bound.upper)))
 

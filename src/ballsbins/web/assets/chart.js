@@ -76,7 +76,7 @@ const chart = (() => {
     if (!state.figure) return;
     const drawn = state.curves.filter((curve) => curve);
     if (!drawn.length) return;
-    const end = (curve) => Math.max(1.12 * (Number.isFinite(curve.answer) ? curve.answer : 0), 1e-9);
+    const end = (curve) => (curve.answer > 0 ? 1.12 * curve.answer : curve.epsilon.at(-1));
     const all = Math.max(...drawn.map(end));
     const near = Math.max(...drawn.filter((curve) => curve.position < 2).map(end));
     const right = state.close && Number.isFinite(near) ? Math.min(all, 1.6 * near) : all;
