@@ -280,3 +280,16 @@ def test_columns_are_chosen_without_opening_the_files_again(folder, table, monke
     inputs = open_inputs([folder])
     monkeypatch.setattr(type(inputs), "_schema_of", None)
     assert all_rows(inputs.only(["x", "row"])).equals(table.select(["x", "row"]))
+
+
+def test_only_the_columns_that_are_read_count(tmp_path):
+    """Names alone need a fraction of the disk that whole rows need."""
+    rows = 2_000
+    table = pa.table(
+        {"name": np.arange(rows), "text": [f"{row:01000d}" for row in range(rows)], "s": [{"u": 1.5}] * rows}
+    )
+    pq.write_table(table, tmp_path / "in.parquet", compression="none", use_dictionary=False)
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    assert inputs.stored_row_bytes > 1_000
+    assert 8 <= inputs.only(["name"]).stored_row_bytes < 20
+    assert 16 <= inputs.only(["name", "s"]).stored_row_bytes < 30

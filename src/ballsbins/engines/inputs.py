@@ -68,6 +68,7 @@ class Inputs:
     def only(self, columns: Sequence[str]) -> Inputs:
         """The same rows with these columns only."""
         narrow = copy(self)
+        vars(narrow).pop("stored_row_bytes", None)
         narrow.schema = _selected(self.stored_schema, columns, self.files[0])
         return narrow
 
@@ -97,8 +98,20 @@ class Inputs:
                 group = footer.row_group(number)
                 # small ones tell of headers more than of rows
                 if group.num_rows >= 1000 or group.total_byte_size >= 1 << 20:
-                    widest = max(widest, group.total_byte_size / max(group.num_rows, 1))
+                    widest = max(widest, self._read_bytes(group) / max(group.num_rows, 1))
         return widest
+
+    def _read_bytes(self, group: Any) -> int:
+        """The bytes, unpacked, of the columns of a row group that are read."""
+        if len(self.schema) == len(self.stored_schema):
+            return int(group.total_byte_size)
+        below = tuple(f"{name}." for name in self.schema.names)
+        chunks = (group.column(number) for number in range(group.num_columns))
+        return sum(
+            int(chunk.total_uncompressed_size)
+            for chunk in chunks
+            if f"{chunk.path_in_schema}.".startswith(below)
+        )
 
     def fingerprint(self) -> str:
         """A digest that tells two inputs apart: names, sizes, and the beginning and end of every file, in order."""
