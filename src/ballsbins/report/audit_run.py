@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +32,9 @@ class Findings:
 
     @property
     def factor(self) -> float:
-        """How many times the claim the ε of shuffled batches is, at least."""
-        return float(self.shuffle.lower) / float(self.poisson.upper)
+        """How many times the claim the ε of shuffled batches is, at least; infinitely many where 0 is claimed."""
+        claim = float(self.poisson.upper)
+        return float(self.shuffle.lower) / claim if claim > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
