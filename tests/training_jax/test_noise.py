@@ -11,6 +11,8 @@ from scipy import stats
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.samplers import Key
+from ballsbins.samplers.keystream import Keystream
+from ballsbins.training import noise
 from ballsbins.training.clipping import clipped_sum
 from ballsbins.training.model import Model
 from ballsbins.training.noise import normals, step_words, words_for
@@ -166,3 +168,11 @@ def test_words_follow_from_key_run_and_step():
     assert all(not np.array_equal(words, other) for other in others)
     # what this key and step give must never change: a run that was begun must be continued with the same noise
     assert words[:2].tolist() == step_words(key, b"run", 5, 2).tolist() == GOLDEN
+
+
+@pytest.mark.parametrize("count", [1, 16, noise._PIECE - 1, 2 * noise._PIECE + 5])
+def test_words_are_those_of_the_keystream_where_xla_takes_them_uncopied(count):
+    key = Key.from_seed(4)
+    words = step_words(key, b"run", 5, count)
+    np.testing.assert_array_equal(words, Keystream(key, "training noise", b"run", 5).words32(0, 0, count))
+    assert words.ctypes.data % 64 == 0

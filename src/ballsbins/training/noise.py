@@ -22,6 +22,8 @@ from ballsbins.samplers import Key
 from ballsbins.samplers.keystream import Keystream
 from ballsbins.training._jax import jax, jnp
 
+_PIECE = 1 << 18  # words at a time, which stay in the processor's cache until they are in their place
+_ALIGNMENT = 64  # bytes
 SOURCE = "AES-256 in counter mode and the Box–Muller transform, in 32-bit floating point"
 
 
@@ -34,9 +36,19 @@ def step_words(key: Key, run: bytes, step: int, count: int) -> NDArray[np.uint32
     """Return the words of one step of one run.
 
     `run` tells runs apart, so that two models trained with one key do not share their noise, which their difference
-    would cancel.
+    would cancel. The array is a new one for every step, which may still be in use when the next is made.
     """
-    return Keystream(key, "training noise", run, step).words32(0, 0, count)
+    stream, words = Keystream(key, "training noise", run, step), _aligned(count)
+    for begin in range(0, count, _PIECE):
+        words[begin : begin + _PIECE] = stream.words32(0, begin, min(_PIECE, count - begin))
+    return words
+
+
+def _aligned(count: int) -> NDArray[np.uint32]:
+    """Room for so many words, at an address from which XLA takes an array as it is; any other it copies."""
+    room = np.empty(4 * count + _ALIGNMENT, np.uint8)
+    skipped = -room.ctypes.data % _ALIGNMENT
+    return room[skipped : skipped + 4 * count].view(np.uint32)
 
 
 def normals(words: jax.Array, size: int) -> jax.Array:
