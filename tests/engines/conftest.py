@@ -18,7 +18,7 @@ ROWS = 20_000
 class Tiny(Memory):
     """Buckets of some hundred rows, three at a time: rows are scattered several times over."""
 
-    chunk_bytes = 100_000
+    chunk_bytes, most_rows = 100_000, 1_000
     bucket_bytes = 40_000
     row_group_bytes = 60_000
     max_files = 3
