@@ -103,6 +103,7 @@ def test_a_false_claim_ends_the_command_with_1(tmp_path, monkeypatch):
         (("privacy", "--small", "--full"), "--small"),
         (("nowhere",), "nowhere"),
         (("crossover", "--out", "file"), "--out"),
+        (("crossover", "--out", "file/below"), "--out"),
     ],
 )
 def test_bad_input(words, named, tmp_path):

@@ -47,8 +47,12 @@ def reproduce(
         if "data" not in inspect.signature(run).parameters:
             raise InvalidInputError("--data", str(data), f"left out for {name}", "Only utility takes data.")
         run = functools.partial(run, data=data)  # type: ignore[call-arg]  # looked up above
-    if out.exists() and not out.is_dir():
-        raise InvalidInputError("--out", str(out), "a directory", "Name a directory; it is made if absent.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # before any work whose results would have no place
+    except OSError as error:
+        raise InvalidInputError(
+            "--out", str(out), f"a directory that can be made ({error.strerror})", "Name another one."
+        ) from None
     scale: Scale = "full" if full else "small" if small else "quick"
     begun = time.monotonic()
     try:
