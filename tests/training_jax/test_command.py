@@ -76,7 +76,7 @@ def test_a_run_says_what_was_run(place, whole):
     assert card.mechanism.sampler.steps == 300
     assert card.key_secret
     assert "AUC on the test split" in shown
-    assert "at δ = 1e-05" in shown
+    assert "at δ = 1e-5" in shown
     assert (place / "whole" / "statement.md").stat().st_size > 1000
 
 

@@ -14,6 +14,7 @@ from ballsbins.cli.privacy import DeltaOption
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.audit_run import Findings, audit_run
+from ballsbins.report.words import stated
 from ballsbins.samplers import Poisson
 
 
@@ -100,7 +101,7 @@ def _show_ours(mechanism: Mechanism, delta: float, *, json: bool) -> None:
     out.print(render.describe(mechanism), style="dim")
     return out.print(
         f"This run was batched and accounted for by ballsbins: [bold]ε ≤ {render.up(float(bound.upper))}[/bold] "
-        f"at δ = {delta:g} holds."
+        f"at δ = {stated(delta)} holds."
     )
 
 
@@ -116,7 +117,7 @@ def _show(findings: Findings, source: str | None, *, json: bool) -> None:
         ("in a fixed order", _range(findings.deterministic)),
         ("balls-and-bins, had they been", _range(findings.balls_and_bins)),
     ]
-    out.print(render.plain_table(["if the batches were", f"ε at δ = {findings.delta:g}"], rows))
+    out.print(render.plain_table(["if the batches were", f"ε at δ = {stated(findings.delta)}"], rows))
     out.print()
     for sentence in sentences(findings):
         out.print(sentence)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ballsbins.cli import render
 from ballsbins.cli.train import bar
+from ballsbins.report.words import stated
 from ballsbins.samplers import BallsAndBins, Poisson, Shuffle, new_key
 
 if TYPE_CHECKING:
@@ -101,7 +102,11 @@ def _plan(out: Console, n: int) -> Plan:
         BallsAndBins(-(-n // BATCH_SIZE)), epsilon=EPSILON, delta=DELTA, max_batch_size="auto", num_examples=n
     )
     took = time.perf_counter() - begin
-    _say(out, "Target", f"ε ≤ {EPSILON:g} at δ = {DELTA:g}, balls-and-bins batches of about {BATCH_SIZE}")
+    _say(
+        out,
+        "Target",
+        f"ε ≤ {stated(EPSILON)} at δ = {stated(DELTA)}, balls-and-bins batches of about {BATCH_SIZE}",
+    )
     _say(
         out,
         "Noise",
@@ -142,7 +147,7 @@ def _compare(out: Console, results: dict[str, Result]) -> None:
         least = "" if claim is None else render.down(float(claim.lower), 4)
         most = "none" if claim is None else render.up(float(claim.upper), 4)
         rows.append((name, f"{result.metrics['test_auc']:.4f}", least, most))
-    columns = ["sampler", "AUC on test data", f"ε at least (δ = {DELTA:g})", "ε at most"]
+    columns = ["sampler", "AUC on test data", f"ε at least (δ = {stated(DELTA)})", "ε at most"]
     out.print(render.plain_table(columns, rows))
     out.print()
     poisson, shuffled = (results[name].card for name in ("Poisson", "shuffle"))

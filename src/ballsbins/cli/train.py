@@ -19,6 +19,7 @@ from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
+from ballsbins.report.words import stated
 from ballsbins.samplers import Key, Sampler
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def introduce(out: Console, dataset: Dataset, plan: Plan, delta: float, derived:
         return
     bound = plan.mechanism.epsilon(delta)
     out.print(render.describe(plan.mechanism, derived))
-    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] at δ = {delta:g} when it is done")
+    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] at δ = {stated(delta)} when it is done")
 
 
 def conclude(out: Console, result: Result, directory: Path) -> None:
@@ -211,7 +212,7 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
             out.print(f"AUC on the {title} split: [bold]{result.metrics[f'{name}_auc']:.4f}[/bold]")
     if result.card is not None:
         claim = result.card.claim
-        out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {result.card.delta:g}")
+        out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
         out.print(render.how(claim), style="dim")
     files = "model.npz" + (", card.json and statement.md" if result.card is not None else "")
     out.print(f"Wrote {escape(str(directory))}: {files}", style="dim")
