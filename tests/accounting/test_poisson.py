@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
+from ballsbins import Mechanism, Poisson
+from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
 from ballsbins.accounting.deterministic import GaussianCurve
-from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
+from ballsbins.accounting.poisson import PoissonCurve, PoissonMaximumCurve, PoissonStepCurve
 
 
 def log_step(sigma, steps, epsilon, direction):
@@ -112,3 +114,52 @@ def test_add_near_and_beyond_its_largest_loss():
     assert np.all(together[3:] == -np.inf)
     for point in epsilon:
         assert curve.log_delta(np.array([point]), ADD).upper[0] < -14.0
+
+
+def maximum_event(sigma, steps, taken, epsilon, direction, C):
+    """Q(max < C) − e^ε P(max < C), or P(max ≥ C) − e^ε Q(max ≥ C), in high precision."""
+    with mp.workdps(80):
+        far, spiked = mp.ncdf(mp.mpf(C) / sigma), mp.ncdf((mp.mpf(C) - 1) / sigma)
+        q = mp.mpf(1) / steps
+        p_below, q_below = ((1 - q) * far + q * spiked) ** taken, far**taken
+        if direction == ADD:
+            return q_below - mp.exp(epsilon) * p_below
+        return (1 - p_below) - mp.exp(epsilon) * (1 - q_below)
+
+
+@pytest.mark.parametrize(("sigma", "steps", "taken"), [(0.1, 10, 1000), (0.2, 10**7, 10**9), (0.4, 100, 300)])
+def test_the_maximum_is_bounded_from_below_by_its_best_event(sigma, steps, taken):
+    most = -taken * np.log1p(-1 / steps)
+    for direction in DIRECTIONS:
+        for epsilon in (0.0, 0.1 * most, 0.9 * most):
+            found = float(
+                PoissonMaximumCurve(sigma, steps, taken).log_delta(np.array([epsilon]), direction).lower[0]
+            )
+            thresholds = np.linspace(0.0, 1.0 + 10.0 * sigma, 65)
+            best = max(maximum_event(sigma, steps, taken, epsilon, direction, C) for C in thresholds)
+            if best <= 0:
+                assert np.isneginf(found)
+            else:
+                assert found <= mp.log(best)
+                assert found == pytest.approx(float(mp.log(best)), abs=1e-4)
+
+
+@pytest.mark.parametrize(("sigma", "steps", "taken"), [(0.3, 20, 20), (0.15, 5, 30), (1.0, 10, 10)])
+def test_the_maximum_and_the_composition_do_not_contradict_each_other(sigma, steps, taken):
+    most = -taken * np.log1p(-1 / steps)
+    for direction in DIRECTIONS:
+        epsilon = most * np.array([0.01, 0.2, 0.5, 0.8])
+        closed = PoissonMaximumCurve(sigma, steps, taken).log_delta(epsilon, direction)
+        composed = ComposedCurve([(PoissonStepCurve(sigma, steps), taken)], edge=-np.log1p(-1 / steps))
+        found = composed.log_delta(epsilon, direction)
+        assert (closed.lower <= found.upper + 1e-9).all()
+        assert (found.lower <= closed.upper + 1e-9).all()
+
+
+def test_little_noise_over_many_steps_is_answered_in_closed_form():
+    """σ = 0.1, T = 10, 100 epochs: no lattice gives a bound, but `add` costs n·log(T/(T−1)) = 105.4 and no more."""
+    bound = Mechanism(Poisson(10), 0.1, 100).epsilon(1e-6)
+    add, remove = bound.directions["add"], bound.directions["remove"]
+    most = 1000 * np.log(10 / 9)
+    assert most - 1e-3 < add.lower <= add.upper <= most * (1 + 1e-9)
+    assert (remove.lower, remove.upper) == (700.0, np.inf)

@@ -95,15 +95,18 @@ class ComposedCurve:
         accuracy: Accuracy | None = None,
         method: str = "composition",
         edge: float | None = None,
+        around: Curve | None = None,
     ) -> None:
         """`parts` are curves of single runs with how often each is run.
 
-        If the loss is bounded on the left and gathers there, `edge` is where: at −edge. See `edge.py`.
+        If the loss is bounded on the left and gathers there, `edge` is where: at −edge. See `edge.py`. What is left
+        where no lattice gives bounds are those of `around`, a curve of the product.
         """
         self.parts = [(curve, count) for curve, count in parts if count > 0]
         self.accuracy = accuracy or Accuracy()
         self._method = method
         self._edge = edge
+        self._around = around
         self._looks: list[Look] = []
         self._coarse: dict[Direction, Cumulants] = {}
         self._lattices: dict[tuple[int, int], _Lattice] = {}
@@ -309,23 +312,34 @@ class ComposedCurve:
             decided = bool(np.all(upper[matters] < 1.1 * theirs[matters] - 0.5))
             failed = direction in lattice.failures and math.isinf(ratio)
             if failed or ratio > 0.7 * worst or (decided and tries > 0):
-                self._require_some(lower[matters], upper[matters], lattice.h)
-                return self._best(lower, upper)
+                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
             worst, tries = ratio, tries + 1
             h, finer = self._finer(lattice, ratio)
             try:
                 lattice = self._build(h, lattice.floor, finer)
             except AccuracyError:
-                self._require_some(lower[matters], upper[matters], lattice.h)
-                return self._best(lower, upper)
+                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
 
-    def _require_some(self, lower: Array, upper: Array, h: float) -> None:
+    def _what_is_left(
+        self,
+        lower: Array,
+        upper: Array,
+        matters: NDArray[np.bool_],
+        epsilon: Array,
+        direction: Direction,
+        h: float,
+    ) -> tuple[Array, Array, Array]:
         """Bounds that hold are an answer, however wide; that δ lies between 0 and 1 is none."""
-        if np.any(np.isneginf(lower) & (upper > -1e-3)):
+        if self._around is not None:
+            found = self._around.log_delta(epsilon, direction)
+            upper = np.minimum(upper, found.upper)
+            lower = np.minimum(np.maximum(lower, found.lower), upper)
+        if np.any(np.isneginf(lower[matters]) & (upper[matters] > -1e-3)):
             raise AccuracyError(
                 f"Nothing can be said to an accuracy of {self.accuracy.relative:g}·ε or {self.accuracy.absolute:g}, "
                 f"and a finer grid than {h:.1e} in ε does not help. Ask for less accuracy."
             )
+        return self._best(lower, upper)
 
     @staticmethod
     def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:

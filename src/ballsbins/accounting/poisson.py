@@ -17,12 +17,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
-from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import GaussianCurve, log_hockey_stick
+from ballsbins.accounting.look import FLAT
 
 _ULP = 2.0**-52
+_THRESHOLDS = 65
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,66 @@ def _steepness(epsilon: Array, s: float) -> Array:
     return 2 + (2 + 2 * np.abs(epsilon / s - 0.5 * s)) / s
 
 
+@dataclass(frozen=True, slots=True)
+class PoissonMaximumCurve:
+    """Bounds for all of `taken` steps in closed form, for ε ≥ 0. Lower, from the events that no step shows C or more:
+
+        Q(max < C) = Φ(C/σ)^n,       P(max < C) = [(1−q)·Φ(C/σ) + q·Φ((C−1)/σ)]^n ,
+
+    δ ≥ Q(max < C) − e^ε P(max < C) for `add`, P(max ≥ C) − e^ε Q(max ≥ C) for `remove`, at any C. Upper, for `add`:
+    1 − e^ε(1−q)^n, for P has at least (1−q)^n of Q. With little noise it is plain to see in which batches an example
+    was, and these are next to all there is.
+    """
+
+    noise_multiplier: float
+    steps: int
+    taken: int
+
+    @property
+    def method(self) -> str:
+        return "closed form"
+
+    @property
+    def confidence(self) -> float:
+        return 1.0
+
+    @property
+    def most(self) -> float:
+        """The largest loss of `add`, −n·log(1−q), or a little more: beyond, δ is 0."""
+        return -self.taken * math.log1p(-1 / self.steps) * (1 + 8 * _ULP)
+
+    def slope(self, epsilon: Array) -> Array:
+        """−dlog δ/dε of the upper bound of `add`, at least FLAT."""
+        x = np.minimum(epsilon - self.most, -1e-300)
+        return np.maximum(np.exp(x) / -np.expm1(x), FLAT)
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """The best of some C; roundings go outwards."""
+        sigma = self.noise_multiplier
+        largest = min(1.0 + 10.0 * sigma, 36.0 * sigma)  # Φ(−36) is a double
+        C = np.linspace(0.0, largest, _THRESHOLDS)[:, None]
+        one = log_ndtr(C / sigma)
+        log_q = self.taken * one
+        log_p = self.taken * (one + np.log1p(np.expm1(log_ndtr((C - 1.0) / sigma) - one) / self.steps))
+        # both are sums of negative terms: rounding is relative, and goes against the bound
+        log_q, log_p = log_q * (1 + 64 * _ULP), log_p * (1 - 64 * _ULP)
+        with np.errstate(divide="ignore"):
+            if direction == REMOVE:
+                larger = np.log(-np.expm1(log_p)) - 4 * _ULP
+                smaller = np.log(-np.expm1(log_q)) + epsilon + 4 * _ULP
+            else:
+                larger, smaller = log_q, log_p + epsilon
+            gap = np.minimum(smaller - larger + 4 * _ULP * np.abs(epsilon), 0.0)
+            lower = np.max(np.where(np.isneginf(larger), -np.inf, larger + np.log(-np.expm1(gap))), axis=0)
+        lower -= 4 * _ULP * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
+        upper = np.zeros_like(lower)
+        if direction == ADD:
+            with np.errstate(divide="ignore"):
+                upper = np.log(-np.expm1(np.minimum(epsilon - self.most, 0.0))) + 8 * _ULP
+        upper = np.minimum(upper, 0.0)
+        return Interval(np.minimum(lower, upper), upper, upper)
+
+
 class PoissonCurve(ComposedCurve):
     """The privacy curve after `taken` steps (T·E of them after E epochs), each with q = 1/`steps`."""
 
@@ -102,7 +165,8 @@ class PoissonCurve(ComposedCurve):
         """The loss of a step is at least log(1 − q), and with many steps mostly close to that."""
         self._step, self._taken = PoissonStepCurve(noise_multiplier, steps), taken
         edge = -math.log1p(-1 / steps) if steps > 1 else None
-        super().__init__([(self._step, taken)], accuracy, edge=edge)
+        self._maximum = PoissonMaximumCurve(noise_multiplier, steps, taken)
+        super().__init__([(self._step, taken)], accuracy, edge=edge, around=self._maximum)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """One step, or every example in every batch, in closed form; else by composition."""
@@ -111,17 +175,28 @@ class PoissonCurve(ComposedCurve):
         if self._step.steps == 1:
             return GaussianCurve(self._step.noise_multiplier, self._taken).log_delta(epsilon, direction)
         epsilon = np.asarray(epsilon, dtype=np.float64)
-        most = -self._taken * math.log1p(-1 / self._step.steps)  # S ≥ (1 − q)^n: the largest loss of `add`
-        if direction == REMOVE or epsilon.size == 0 or epsilon.max() < 0.9 * most:
+        if direction == REMOVE:
             return super().log_delta(epsilon, direction)
-        lower, value, upper = (np.full(epsilon.shape, -np.inf) for _ in range(3))
-        inside = epsilon < most * (1 + 1e-9)  # beyond, δ is 0
-        if inside.any():
-            found = super().log_delta(epsilon[inside], direction)
-            lower[inside], value[inside], upper[inside] = found.lower, found.value, found.upper
-        for k in np.flatnonzero((epsilon > 0) & (upper == 0.0)):  # too near to the end: δ falls, so step back
+        positive = epsilon >= 0
+        closed = self._maximum.log_delta(np.maximum(epsilon, 0.0), direction)
+        lower, upper = np.where(positive, closed.lower, -np.inf), np.where(positive, closed.upper, 0.0)
+        value = upper.copy()
+        with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
+            rest = upper - lower > self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
+        if rest.any():
+            found = self._composed(epsilon[rest])
+            upper[rest] = np.minimum(upper[rest], found.upper)
+            lower[rest] = np.minimum(np.maximum(lower[rest], found.lower), upper[rest])
+            value[rest] = np.clip(found.value, lower[rest], upper[rest])
+        return Interval(lower, value, upper)
+
+    def _composed(self, epsilon: Array) -> Interval:
+        """`add` by composition. Near the end of all losses that gives no upper bound, but δ falls: step back."""
+        found = super().log_delta(epsilon, ADD)
+        lower, value, upper = (np.array(row) for row in (found.lower, found.value, found.upper))
+        for k in np.flatnonzero((epsilon > 0.9 * self._maximum.most) & (upper == 0.0)):
             for share in (0.9, 0.8, 0.7, 0.5):
-                upper[k] = min(upper[k], super().log_delta(share * epsilon[k : k + 1], direction).upper[0])
+                upper[k] = min(upper[k], super().log_delta(share * epsilon[k : k + 1], ADD).upper[0])
                 if upper[k] < 0.0:
                     break
             value[k] = min(value[k], upper[k])
