@@ -30,7 +30,9 @@ def test_what_was_chosen_is_shown_as_written_or_rounded_up():
         assert "at δ = 1.23457e-6" in shown(*words, "-d", long)
     assert "at ε = 1.23457" in shown("delta", "-s", 0.6, "-T", 100, "-e", 1.23456123)
     assert "for ε ≤ 1.23457 at" in shown("calibrate", "-T", 100, "-e", 1.23456123, "-d", 1e-6)
-    assert "1 epoch for" in shown("calibrate", "-s", 0.6, "-T", 100, "-e", 4.5, "-d", 1e-6, "--find", "epochs")
+    assert "1 epoch for" in shown(
+        "calibrate", "-s", 0.6, "-T", 100, "-e", 4.5, "-d", 1e-6, "--find", "epochs"
+    )
 
 
 def test_the_crossover_is_stated_where_it_is_proved():
