@@ -63,12 +63,23 @@ def test_what_is_saved_never_changes_its_meaning():
         ({"schema": None}, "schema"),
         ({"colour": "red"}, "fields"),
         ({"sampler": {"type": "bagging", "steps": 3}}, "type"),
+        ({"sampler": None}, "a saved sampler is None"),
+        ({"sampler": [3]}, "a saved sampler is"),
         ({"noise_multiplier": "0.5"}, "noise_multiplier"),
+        ({"noise_multiplier": 10**400}, r"noise_multiplier is 10+ … \(401 characters\)"),
+        ({"noise_multiplier": 10**5000}, "noise_multiplier is an integer of 16,610 bits"),
+        ({"epochs": 10**5000}, "epochs is an integer of 16,610 bits"),
     ],
 )
 def test_a_saved_mechanism_that_is_not_one(change, name):
     saved = Mechanism(BallsAndBins(3), 0.5).to_dict() | change
     with pytest.raises(InvalidInputError, match=name):
+        Mechanism.from_dict(saved)
+
+
+@pytest.mark.parametrize("saved", [None, [], "text", 3])
+def test_what_has_no_fields(saved):
+    with pytest.raises(InvalidInputError, match="a saved Mechanism is"):
         Mechanism.from_dict(saved)
 
 

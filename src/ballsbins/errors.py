@@ -9,13 +9,22 @@ class BallsBinsError(Exception):
     """Base of all errors that this library raises on purpose."""
 
 
+def _shown(value: Any) -> str:
+    """What somebody can read: Python shows no integer of over 4,300 digits, and nobody wants 300 of them."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return f"an integer of {value.bit_length():,} bits"
+    return text if len(text) <= 300 else f"{text[:200]} … ({len(text):,} characters)"
+
+
 class InvalidInputError(BallsBinsError, ValueError):
     """A value that is outside of what the quantity may be."""
 
     def __init__(self, name: str, value: Any, bound: str, advice: str) -> None:
         """State that `name` is `value` but must satisfy `bound`; `advice` says what to do."""
         self.name, self.value, self.bound, self.advice = name, value, bound, advice
-        super().__init__(f"{name} is {value!r}, but must be {bound}. {advice}")
+        super().__init__(f"{name} is {_shown(value)}, but must be {bound}. {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross a process boundary whole: a worker's error must arrive as what it is."""

@@ -160,7 +160,7 @@ class Mechanism:
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Mechanism:
         """Build the mechanism that `to_dict` wrote; unknown or missing fields are errors."""
-        schema = saved.get("schema")
+        schema = validate.mapping("a saved Mechanism", saved, advice="Give what to_dict wrote.").get("schema")
         if schema != SCHEMA:
             raise InvalidInputError(
                 "schema", schema, f"{SCHEMA}", "Update ballsbins if this was saved by a later version."

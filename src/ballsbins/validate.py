@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 from ballsbins.errors import InvalidInputError
+
+
+def mapping(name: str, value: Any, *, advice: str) -> Mapping[str, Any]:
+    """Return `value`, which must have fields by name."""
+    if not isinstance(value, Mapping):
+        raise InvalidInputError(name, value, "an object with fields by name", advice)
+    return value
 
 
 def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, advice: str) -> int:
@@ -40,7 +48,10 @@ def real(
     bound = f"a number in {left}{minimum:g}, {maximum:g}{right}"
     if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
         raise InvalidInputError(name, value, bound, advice)
-    number = float(value)
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):  # 10**400, or an array of several numbers
+        raise InvalidInputError(name, value, bound, advice) from None
     inside = (number > minimum if open_left else number >= minimum) and (
         number < maximum if open_right else number <= maximum
     )

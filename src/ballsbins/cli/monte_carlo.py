@@ -19,6 +19,7 @@ from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
+from ballsbins.report.words import stated
 
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
@@ -132,7 +133,7 @@ class ProgressLine:
         epsilon = min(outcome.epsilon for outcome in outcomes)
         here = [outcome for outcome in outcomes if outcome.epsilon == epsilon]
         upper = max(float(outcome.log_delta(epsilon, self._beta).upper[0]) for outcome in here)
-        return f"δ ≤ {render.up(math.exp(upper), 3)} so far, at ε = {epsilon:g}"
+        return f"δ ≤ {render.up(math.exp(upper), 3)} so far, at ε = {stated(epsilon)}"
 
 
 def verify(
@@ -168,7 +169,7 @@ def verify(
             agree = bool(one.lower <= two.upper and two.lower <= one.upper)
             rows.append((point, direction, one, two, agree))
             if not agree:
-                disjoint.append(f"{direction} at ε = {point:g}")
+                disjoint.append(f"{direction} at ε = {stated(point)}")
     if json:
         render.print_json(
             {
@@ -195,7 +196,7 @@ def verify(
                 ("ε, direction", "δ at least", "δ at most", "sampled, at least", "at most", ""),
                 [
                     (
-                        f"{e:g}, {d}",
+                        f"{stated(e)}, {d}",
                         render.down(float(a.lower)),
                         render.up(float(a.upper)),
                         render.down(float(b.lower)),
@@ -207,12 +208,12 @@ def verify(
             )
         )
         out.print()
-        against = f"{sampled.method}, which fails with probability {rare:g}"
+        against = f"{sampled.method}, which fails with probability {stated(rare)}"
         out.print(f"method: {exact.method}, against {against}", style="dim")
     if disjoint:
         typer.echo(
             f"ballsbins: VERIFICATION FAILED: the intervals are disjoint for {', '.join(disjoint)}. By chance alone "
-            f"this happens with probability below {rare:g}. Do not rely on these numbers; report it.",
+            f"this happens with probability below {stated(rare)}. Do not rely on these numbers; report it.",
             err=True,
         )
         raise typer.Exit(1)

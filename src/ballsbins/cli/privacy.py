@@ -9,7 +9,7 @@ import typer
 from ballsbins.cli import monte_carlo, options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
-from ballsbins.report.words import count, stated
+from ballsbins.report.words import count, how, stated
 from ballsbins.samplers import Sampler
 
 DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
@@ -51,7 +51,7 @@ def epsilon(
     out.print()
     out.print(render.bound_table(bound, at))
     out.print()
-    return out.print(render.how(bound), style="dim")
+    return out.print(f"method: {how(bound)}", style="dim")
 
 
 def delta(
@@ -91,7 +91,7 @@ def delta(
         out.print()
         out.print(render.bound_table(bound, at))
     out.print()
-    return out.print(render.how(bounds[0]), style="dim")
+    return out.print(f"method: {how(bounds[0])}", style="dim")
 
 
 def calibrate(
@@ -161,7 +161,7 @@ def calibrate(
     out.print(f"[bold]{answer}[/bold] for ε ≤ {stated(epsilon)} at δ = {stated(delta)}")
     out.print(render.describe(mechanism, derived), style="dim")
     out.print(f"checked: ε is at most {render.up(float(bound.upper), 8)}")
-    return out.print(render.how(bound), style="dim")
+    return out.print(f"method: {how(bound)}", style="dim")
 
 
 def _limit(max_batch_size: str | None) -> int | None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +18,6 @@ __all__ = [
     "console",
     "describe",
     "down",
-    "how",
     "name_of",
     "near",
     "plain_table",
@@ -52,14 +50,6 @@ def bound_table(bound: Bound, given: str) -> Table:
             name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10)
         )
     return table
-
-
-def how(bound: Bound) -> str:
-    """How the numbers were obtained, and what truncation cost."""
-    sure = "" if bound.confidence == 1.0 else f", confidence {bound.confidence:g}"
-    penalty = float(np.max(np.asarray(bound.penalty)))
-    cost = "" if penalty == 0.0 else f"; truncation adds {up(penalty, 3)} to δ, included"
-    return f"method: {bound.method}{sure}{cost}"
 
 
 def plain_table(

@@ -15,7 +15,7 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
 from ballsbins.report.card import write_atomically
-from ballsbins.report.words import stated
+from ballsbins.report.words import how, stated
 from ballsbins.samplers import Shuffle
 
 _RUN, _CARD = "What is run", "A run that has a card"
@@ -191,8 +191,8 @@ def _show(found: Any) -> None:
     }
     for who, bound in parts.items():
         why = " is known for shuffled batches" if isinstance(run.mechanism.sampler, Shuffle) else ""
-        how = f"none{why}" if bound is None else render.how(bound).removeprefix("method: ")
-        out.print(f"{who}: {how}", style="dim", markup=False)  # the card's words are no instructions
+        method = f"none{why}" if bound is None else how(bound)
+        out.print(f"{who}: {method}", style="dim", markup=False)  # the card's words are no instructions
     if not found.agrees:
         return
     out.print()

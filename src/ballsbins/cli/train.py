@@ -19,7 +19,7 @@ from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.words import stated
+from ballsbins.report.words import how, stated
 from ballsbins.samplers import Key, Sampler
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
     if result.card is not None:
         claim = result.card.claim
         out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
-        out.print(render.how(claim), style="dim")
+        out.print(f"method: {how(claim)}", style="dim")
     files = "model.npz" + (", card.json and statement.md" if result.card is not None else "")
     out.print(f"Wrote {escape(str(directory))}: {files}", style="dim")
 

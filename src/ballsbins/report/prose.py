@@ -14,7 +14,7 @@ from ballsbins.report.card import Card
 from ballsbins.report.check import refuse_false
 from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
 from ballsbins.report.statement import Item, Section, Statement
-from ballsbins.report.words import count, down, length_of, name_of, near, stated, up
+from ballsbins.report.words import confidence, count, down, length_of, name_of, near, stated, up
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 
@@ -78,12 +78,8 @@ def _between(bound: Bound) -> str:
     return low if low == high else f"between {low} and {high}"
 
 
-def _beta(bound: Bound) -> str:
-    return near(1.0 - bound.confidence, 4)
-
-
 def _headline(card: Card, claim: Bound) -> str:
-    sure = "" if claim.confidence == 1.0 else f", with confidence 1 − {_beta(claim)}"
+    sure = "" if claim.confidence == 1.0 else f", with {confidence(claim.confidence)}"
     seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
     early = ""
     if card.planned is not None and _stopped_early(card):
@@ -148,7 +144,7 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
         )
     known = []
     if replaced.delta_at_twice < 1.0:
-        sure = "" if claim.confidence == 1.0 else f" with confidence 1 − {_beta(claim)}"
+        sure = "" if claim.confidence == 1.0 else f" with {confidence(claim.confidence)}"
         known.append(f"ε at most {up(replaced.twice_epsilon)} at δ = {up(replaced.delta_at_twice, 3)}{sure}")
     if replaced.epsilon_at_delta is not None:
         known.append(f"ε at most {up(replaced.epsilon_at_delta)} at δ = {stated(card.delta)}")
@@ -283,7 +279,8 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
     low, high = float(claim.lower), float(claim.upper)
     error = f"The truth lies between {down(low, 10)} and {up(high, 10)}, numerical error included"
     if claim.confidence < 1.0:
-        error += f"; the bounds fail with probability at most β = {_beta(claim)} over the samples drawn"
+        beta = near(1.0 - claim.confidence, 4)
+        error += f"; the bounds fail with probability at most β = {beta} over the samples drawn"
     holds = (
         "The batches must be drawn as stated: the accounting is that of the sampler that draws them, not of a "
         "stand-in."

@@ -6,6 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decima
 
 import numpy as np
 
+from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
@@ -28,6 +29,19 @@ def near(value: float, digits: int = 6) -> str:
 def stated(value: float) -> str:
     """A number that somebody chose, such as δ: as it was written, or rounded up where that is long."""
     return _rounded(value, 6, ROUND_CEILING)
+
+
+def confidence(value: float) -> str:
+    """Confidence by what is missing of it: 0.9999999 to six digits would be certainty."""
+    return f"confidence 1 − {near(1.0 - value, 4)}"
+
+
+def how(bound: Bound) -> str:
+    """How the numbers were obtained, and what truncation cost."""
+    sure = "" if bound.confidence == 1.0 else f", {confidence(bound.confidence)}"
+    penalty = float(np.max(np.asarray(bound.penalty)))
+    cost = "" if penalty == 0.0 else f"; truncation adds {up(penalty, 3)} to δ, included"
+    return f"{bound.method}{sure}{cost}"
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:

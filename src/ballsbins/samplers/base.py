@@ -74,7 +74,7 @@ class Sampler(ABC):
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Sampler:
         """Build the sampler that `to_dict` wrote. All fields must be there, and no others."""
-        name = saved.get("type")
+        name = validate.mapping("a saved sampler", saved, advice="Give what to_dict wrote.").get("type")
         if not isinstance(name, str) or name not in Sampler._types:
             known = ", ".join(sorted(Sampler._types))
             raise InvalidInputError(

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from ballsbins.cli.compare import interval
 from ballsbins.report import Statement
-from ballsbins.report.words import stated, up
+from ballsbins.report.words import how, stated, up
 from ballsbins.web.answers import Calibrated, Row
 
 INKS = 7  # colours that the style sheet has, --ink-0 … --ink-6
@@ -48,21 +48,15 @@ def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
     return (
         f'<th scope="row">{swatch(ink)}<span>{escape(row.name)}</span></th>'
         f'<td class="number">{escape(interval(row.bound))}</td>'
-        f'<td class="method">{at}{escape(_how(row))}</td>'
+        f'<td class="method">{at}{escape(how(row.bound))}</td>'
     )
-
-
-def _how(row: Row) -> str:
-    sure = "" if row.confidence == 1.0 else f", confidence {row.confidence:g}"
-    cost = "" if row.penalty == 0.0 else f"; truncation adds {up(row.penalty, 3)} to δ, included"
-    return f"{row.method}{sure}{cost}"
 
 
 def headline_html(row: Row) -> str:
     """The one number that was asked for."""
     return (
         f'<p class="epsilon"><span class="symbol">ε ≤</span> <output>{up(row.upper, 5)}</output></p>'
-        f'<p class="given">at δ = {stated(row.delta)} · {escape(_how(row))}</p>'
+        f'<p class="given">at δ = {stated(row.delta)} · {escape(how(row.bound))}</p>'
         f'<p class="run">{escape(row.run)}</p>'
     )
 
