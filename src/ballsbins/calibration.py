@@ -14,7 +14,7 @@ from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
 from ballsbins.accounting.between import Between
 from ballsbins.accounting.curve import DIRECTIONS
-from ballsbins.accounting.search import least
+from ballsbins.accounting.search import epsilon_at, least
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
@@ -60,11 +60,11 @@ def calibrate(
         low, high = low * root, high * root
     start = min(max(0.7 * root, low), high)
     sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
-    if Mechanism(sampler, sigma, epochs).epsilon(delta).upper > epsilon:
+    if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:
         # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
         # from ε: what is promised is the former, so search again, nearby, for that.
         sigma = least(
-            lambda x: math.log(Mechanism(sampler, x, epochs).epsilon(delta).upper / epsilon),
+            lambda x: math.log(_upper_epsilon(Mechanism(sampler, x, epochs), delta) / epsilon),
             low, high, start=sigma * (1.0 + 1e-4), relative=RELATIVE, what="noise multiplier", stride=1.0003,
         )  # fmt: skip
     return Mechanism(sampler, sigma, epochs)
@@ -210,10 +210,17 @@ def _target(epsilon: float, delta: float) -> tuple[float, float]:
 def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Upper log δ(ε) − log δ: the target is met where this is ≤ 0 (upper ε(δ) ≤ ε is the same statement)."""
     curve = mechanism.curve
-    if isinstance(curve, Between):  # only what is above counts
+    if isinstance(curve, Between):  # only what is above counts, and the curves below are costly
         curve = curve.above
     point = np.array([epsilon])
     return max(float(curve.log_delta(point, way).upper[0]) for way in DIRECTIONS) - math.log(delta)
+
+
+def _upper_epsilon(mechanism: Mechanism, delta: float) -> float:
+    curve = mechanism.curve
+    if isinstance(curve, Between):
+        return max(epsilon_at(curve.above, way, math.log(delta))[2] for way in DIRECTIONS)
+    return float(mechanism.epsilon(delta).upper)
 
 
 def _last_true(holds: Callable[[int], bool], limit: int) -> int:
