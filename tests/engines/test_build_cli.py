@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,25 @@ def test_truncated_and_padded_for_a_counted_number_of_rows(folder, key_file, tmp
     files = BatchFiles.open(out)
     assert files.manifest.sampler == BallsAndBins(40, max_batch_size=520, num_examples=ROWS)
     assert {batch.num_rows for batch in files.batches(0)} == {520}
+
+
+def test_truncated_where_that_costs_next_to_nothing(folder, key_file, tmp_path):
+    out = tmp_path / "out"
+    answer("build", folder, "--out", out, "-T", 40, "-B", "auto", "-E", 2, "--key-file", key_file)
+    drawn = BatchFiles.open(out).manifest.sampler
+    costs = [
+        float(
+            Mechanism(replace(drawn, max_batch_size=drawn.max_batch_size - less), 1.0, 2).delta(10.0).penalty
+        )
+        for less in (0, 1)
+    ]
+    assert costs[0] <= 1e-10 < costs[1]
+    with pytest.raises(InvalidInputError, match="one size already"):
+        answer(
+            "build", folder, "--out", out, "-T", 40, "-B", 90, "--sampler", "shuffle", "--key-file", key_file
+        )
+    with pytest.raises(InvalidInputError, match="--max-batch-size is 'many'"):
+        answer("build", folder, "--out", out, "-T", 40, "-B", "many", "--key-file", key_file)
 
 
 def test_the_key_of_the_environment(folder, key_file, tmp_path, monkeypatch):

@@ -65,7 +65,7 @@ def assign(
         raise InvalidInputError(option, value, "left out without inputs", "There is no text to read.")
     shared.check_master(engine, master)
     chosen = shared.sampler_for(
-        sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size
+        sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size, epochs=epochs
     )
     numbers = shared.epochs_from(epochs, epoch)
     source: Any = examples if examples is not None else shared.opened(inputs, no_header, column_type)

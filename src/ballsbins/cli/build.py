@@ -94,7 +94,7 @@ def build(
         raise InvalidInputError("--epoch", wanted[-1], f"below --epochs, {epochs}", advice)
     table = shared.opened(inputs, no_header, column_type)
     chosen = shared.sampler_for(
-        sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size
+        sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size, epochs=epochs
     )
     prepared = plan(
         table, chosen, identity_column=identity, pad=pad, memory=shared.memory_from(memory), compression=compression,

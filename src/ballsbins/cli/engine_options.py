@@ -41,8 +41,13 @@ EpochOption = Annotated[
     typer.Option("--epoch", help="Only this epoch, counted from 0; all by default.", rich_help_panel=RUN),
 ]
 MaxBatchSizeOption = Annotated[
-    int | None,
-    typer.Option("--max-batch-size", "-B", help="Truncate larger batches.", rich_help_panel=DATA),
+    str | None,
+    typer.Option(
+        "--max-batch-size",
+        "-B",
+        help="Truncate larger batches, as training needs it: auto, a number, paper-pctr or paper-search.",
+        rich_help_panel=RUN,
+    ),
 ]
 IdentityOption = Annotated[
     str | None,
@@ -104,17 +109,24 @@ def sampler_for(
     batch_size: int | None,
     *,
     fixed_bins: bool,
-    max_batch_size: int | None,
+    max_batch_size: str | None,
+    epochs: int,
 ) -> Callable[[int], Sampler]:
     """The sampler as a function of the number of rows, which is known when they are counted."""
     if steps is None and batch_size is None:
         raise InvalidInputError("--steps", None, "given", "Give --steps or --batch-size.")
+    limit = None if max_batch_size is None else options.limit_from(max_batch_size)
 
     def chosen(num_examples: int) -> Sampler:
         count, _ = options.steps_from(steps, num_examples, batch_size)
-        return options.sampler_from(
-            name, count, fixed_bins=fixed_bins, max_batch_size=max_batch_size, examples=num_examples
+        drawn = options.sampler_from(
+            name, count, fixed_bins=fixed_bins, max_batch_size=None, examples=num_examples
         )
+        if limit is None:
+            return drawn
+        from ballsbins.training.plan import limited
+
+        return limited(drawn, num_examples, limit, epochs=epochs, batch_size=batch_size)
 
     return chosen
 

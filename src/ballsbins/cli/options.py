@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+if TYPE_CHECKING:
+    from ballsbins.training.plan import MaxBatchSize
 
 
 class SamplerName(StrEnum):
@@ -130,6 +133,21 @@ def sampler_from(
             return Shuffle(steps)
         case SamplerName.DETERMINISTIC:
             return Deterministic(steps)
+
+
+def limit_from(text: str) -> MaxBatchSize:
+    """The largest batch size, or the rule that finds it when the number of examples is known."""
+    from ballsbins.training.plan import PAPER_MAX_BATCH_SIZES
+
+    if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
+        return text  # type: ignore[return-value]
+    try:
+        return int(text)
+    except ValueError:
+        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
+        raise InvalidInputError(
+            "--max-batch-size", text, bound, "auto costs next to nothing in privacy."
+        ) from None
 
 
 def mechanism_from(

@@ -141,7 +141,7 @@ def train(
     dataset = Dataset.open(data)
     examples = dataset.num_examples("train")
     files = None if batches is None else _open(batches)
-    limit = _limit(max_batch_size)
+    limit = options.limit_from(max_batch_size)
     if files is None:
         count, derived = options.steps_from(steps, None if steps is not None else examples, batch_size)
         drawn = options.sampler_from(
@@ -324,20 +324,6 @@ def _of_files(files: BatchFiles, steps: int | None, batch_size: int | None, exam
             "the number of steps", wanted, f"{drawn.steps}, as in the batch files", advice
         )
     return drawn
-
-
-def _limit(text: str) -> MaxBatchSize:
-    from ballsbins.training.plan import PAPER_MAX_BATCH_SIZES
-
-    if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
-        return text  # type: ignore[return-value]
-    try:
-        return int(text)
-    except ValueError:
-        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
-        raise InvalidInputError(
-            "--max-batch-size", text, bound, "auto costs next to nothing in privacy."
-        ) from None
 
 
 def _widths(text: str) -> tuple[int, ...]:

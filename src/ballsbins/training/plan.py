@@ -67,7 +67,8 @@ class Plan:
             raise InvalidInputError("clip_norm", None, "given where noise_multiplier is", advice)
         if getattr(self.sampler, "max_batch_size", 0) is None:
             advice = (
-                "Batches have one shape while training: ballsbins.training.plan.limited(sampler, n) finds it."
+                "Batches have one shape while training. Build batch files with --max-batch-size auto; in Python, "
+                "ballsbins.training.plan.limited(sampler, n) finds it."
             )
             raise InvalidInputError("max_batch_size of the sampler", None, "given", advice)
         for name, value in (
