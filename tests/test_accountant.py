@@ -167,6 +167,14 @@ def test_next_to_no_noise_gets_bounds_at_once(mechanism):
     assert 300.0 < bound.lower <= bound.upper
 
 
+def test_several_epochs_with_more_noise_than_the_exact_method_knows():
+    """Bounds of the whole run, found by themselves: wide bounds of one epoch are not composed, which took minutes."""
+    bins = Mechanism(BallsAndBins(7), 186.0, 588).epsilon(1.9e-4)
+    assert bins.method == "bounds"
+    assert bins.upper == Mechanism(Deterministic(7), 186.0, 588).epsilon(1.9e-4).upper
+    assert 0.01 < bins.lower < bins.upper
+
+
 def test_next_to_no_noise_has_an_exact_answer_at_tiny_delta():
     """σ = 0.05, T = 2: far out one bin decides, so ε is that of the Gaussian less log T; or beyond the doubles."""
     mechanism = Mechanism(BallsAndBins(2), 0.05)

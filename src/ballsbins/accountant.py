@@ -81,13 +81,16 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
         sigma, epochs = sigma / np.sqrt(epochs), 1
     if method == "renyi":
         return RenyiCurve(sigma, steps, epochs)
+    method = "lower bound S_C; upper bound of deterministic batches"
+    return Between(_below(sigma, steps, epochs), GaussianCurve(sigma, epochs), method)
+
+
+def _below(sigma: float, steps: int, epochs: int) -> list[Curve]:
+    """The paper's lower bounds for whole epochs of balls-and-bins; one epoch is below several."""
     one = BallsAndBinsLowerBound(sigma, steps)
-    below: list[Curve] = [one]
-    if epochs > 1 and sigma >= LEAST_SIGMA:  # with less noise a single epoch gives away all there is
-        below.append(ComposedCurve([(one, epochs)]))
-    return Between(
-        below, GaussianCurve(sigma, epochs), method="lower bound S_C; upper bound of deterministic batches"
-    )
+    if epochs == 1 or sigma < LEAST_SIGMA:  # with less noise a single epoch gives away all there is
+        return [one]
+    return [one, ComposedCurve([(one, epochs)])]
 
 
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
@@ -134,10 +137,9 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
         parts.append((_one_epoch(((rest, sigma),), steps), 1))
     if parts == [(parts[0][0], 1)]:
         return parts[0][0]
-    if (
-        sigma < LEAST_SIGMA
-    ):  # next to no noise: one whole epoch is below the truth, deterministic batches above it
-        return Between([BallsAndBinsLowerBound(sigma, steps)], GaussianCurve(sigma, epochs))
+    if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
+        # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
+        return Between(_below(sigma, steps, whole), GaussianCurve(sigma, epochs))
     return ComposedCurve(parts)
 
 
