@@ -23,7 +23,7 @@ import numpy as np
 
 from ballsbins.samplers import Key
 from ballsbins.training.model import Batch, Model
-from ballsbins.training.noise import normals, step_words, words_for
+from ballsbins.training.noise import RunWords, normals, step_words, words_for
 from ballsbins.training.step import Scalars, initial_state, noise_words, plain_step, private_step
 
 BUCKETS, CATEGORIES, INTEGERS = 2000, 26, 13
@@ -74,15 +74,16 @@ def jax_jobs(model, batch):
     """A plain step and a private one, each with a state of its own."""
     scalars = Scalars(*map(np.float32, (1e-3, 1.0, 0.5, len(batch.labels))))
     states = [initial_state(model.initial(KEY)) for _ in range(2)]
-    count = noise_words(model)
+    noise, numbers = RunWords(KEY, b"benchmark", noise_words(model)), itertools.count()
 
     def plain():
         states[0], _ = plain_step(model, states[0], batch, scalars)
         jax.block_until_ready(states[0])
 
     def private():
-        words = step_words(KEY, b"benchmark", 0, count)
-        states[1], _ = private_step(model, states[1], batch, words, scalars)
+        step = next(numbers)
+        states[1], watched = private_step(model, states[1], batch, noise.of(step), scalars)
+        noise.read_by(step, watched)
         jax.block_until_ready(states[1])
 
     return {"plain": plain, "private": private}

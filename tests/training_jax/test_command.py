@@ -66,6 +66,17 @@ def whole(place):
     return shown.output, load(place / "whole" / "model.npz")[1]
 
 
+@pytest.fixture(scope="module")
+def built(place):
+    """The batches of that run in files, as they are and padded."""
+    for name, padding in (("batches", []), ("padded", ["--pad"])):
+        run(
+            "build", place / "data" / "train", "--out", place / name, "--key-file", place / "key",
+            "--steps", 300, "--max-batch-size", 60, "--examples", 2400, *padding,
+        )  # fmt: skip
+    return place / "batches", place / "padded"
+
+
 def same(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -136,15 +147,11 @@ def steps_of(out):
         return 0
 
 
-def test_batch_files_give_the_same_result(place, whole):
-    for name, padding in (("batches", []), ("padded", ["--pad"])):
-        run(
-            "build", place / "data" / "train", "--out", place / name, "--key-file", place / "key",
-            "--steps", 300, "--max-batch-size", 60, "--examples", 2400, *padding,
-        )  # fmt: skip
-        out = place / f"from {name}"
+def test_batch_files_give_the_same_result(place, whole, built):
+    for files in built:
+        out = place / f"from {files.name}"
         shutil.copytree(place / "begun", out)
-        run(*options(place, out, "--noise-multiplier", 0.9, "--batches", place / name))
+        run(*options(place, out, "--noise-multiplier", 0.9, "--batches", files))
         assert same(load(out / "model.npz")[1], whole[1])
 
 
@@ -202,15 +209,13 @@ def test_bad_input_ends_with_one_sentence(place, tmp_path, monkeypatch, capsys, 
     assert not (tmp_path / "out").exists()
 
 
-def test_batch_files_of_another_run_are_refused(place, tmp_path, monkeypatch, capsys):
+def test_batch_files_of_another_run_are_refused(place, built, tmp_path, monkeypatch, capsys):
     run("key", place / "other")
     for more, message in (
         (["--steps", "200"], "300, as in the batch files"),
         (["--key-file", place / "other"], "Resume with the key of that run"),
     ):
-        arguments = options(
-            place, tmp_path / "out", "--noise-multiplier", 0.9, "--batches", place / "batches", *more
-        )
+        arguments = options(place, tmp_path / "out", "--noise-multiplier", 0.9, "--batches", built[0], *more)
         monkeypatch.setattr(sys, "argv", ["ballsbins", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()

@@ -37,7 +37,7 @@ from ballsbins.training.auc import area_under_curve
 from ballsbins.training.dataset import Dataset, Examples, Features, check_examples
 from ballsbins.training.feed import Feed, FromFiles, FromMemory
 from ballsbins.training.model import Batch, Model, Parameters
-from ballsbins.training.noise import SOURCE, step_words
+from ballsbins.training.noise import SOURCE, RunWords
 from ballsbins.training.plan import Plan, digest
 from ballsbins.training.step import (
     Scalars,
@@ -196,13 +196,15 @@ class _Run:
         self.num_examples = num_examples
         self._facts, self._directory, self._saved = facts, directory, -1
         self._identity = secrets.token_hex(16) if key.is_secret else "seed"
-        self._words = noise_words(model)
         self._rates = np.asarray(
             optax.cosine_decay_schedule(plan.learning_rate, plan.total_steps)(np.arange(plan.total_steps)),
             np.float32,
         )
         self.state, self.steps = self._begin()
-        self._noise = digest(facts | {"identity": self._identity})
+        self._noise: RunWords | None = None
+        if plan.noise_multiplier > 0.0:
+            run = digest(facts | {"identity": self._identity})
+            self._noise = RunWords(key, run, noise_words(model))
 
     def _begin(self) -> tuple[State, int]:
         path = None if self._directory is None else self._directory / CHECKPOINT
@@ -285,10 +287,10 @@ class _Run:
         if plan.clip_norm is None:
             self.state, watched = plain_step(self.model, self.state, batch, scalars)
             return Watched(*watched)
-        words = None
-        if plan.noise_multiplier > 0.0:
-            words = step_words(self.key, self._noise, self.steps, self._words)
+        words = None if self._noise is None else self._noise.of(self.steps)
         self.state, watched = private_step(self.model, self.state, batch, words, scalars)
+        if self._noise is not None:
+            self._noise.read_by(self.steps, watched)
         return Watched(*watched)
 
     def _look(self, watched: Watched, steps: int, progress: Callable[[Progress], None] | None) -> None:
