@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, Deterministic, InvalidInputError, Mechanism, Poisson, Shuffle
+from ballsbins.mechanism import LEAST_NOISE, MOST_NOISE
 
 SAMPLERS = [
     Deterministic(7),
@@ -90,11 +91,19 @@ def test_a_missing_field():
         Mechanism.from_dict(saved)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1", True, None])
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, "1", True, None, 9e-10, 1.1e6])
 def test_noise_multiplier(bad):
     with pytest.raises(InvalidInputError, match="noise_multiplier is") as caught:
         Mechanism(BallsAndBins(3), bad)
     assert "clip norm" in caught.value.advice
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("kind", [BallsAndBins, Poisson, Shuffle, Deterministic])
+def test_the_least_and_the_most_noise_have_answers(kind, epochs):
+    assert Mechanism(kind(10), LEAST_NOISE, epochs).epsilon(1e-6).lower >= 100.0
+    assert Mechanism(kind(10), MOST_NOISE, epochs).epsilon(1e-6).upper <= 1e-3
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.0, 2.5, math.nan, True, "3"])

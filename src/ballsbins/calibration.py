@@ -16,7 +16,7 @@ from ballsbins.accounting.between import Between
 from ballsbins.accounting.curve import DIRECTIONS
 from ballsbins.accounting.search import epsilon_at, least
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
-from ballsbins.mechanism import Mechanism
+from ballsbins.mechanism import MOST_NOISE, Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 RELATIVE = 1e-6  # to which σ is found
@@ -50,14 +50,14 @@ def calibrate(
         return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
 
     exact = isinstance(sampler, (BallsAndBins, Poisson))
-    low, high = (LEAST_SIGMA, LARGEST_SIGMA) if exact else (1e-4, 1e8)
+    low, high = (LEAST_SIGMA, LARGEST_SIGMA) if exact else (1e-4, MOST_NOISE)
     fixed = isinstance(sampler, (Deterministic, Shuffle)) or (
         isinstance(sampler, BallsAndBins) and not sampler.redraw
     )
     # σ of fixed batches grows with √epochs, and the exact method must cover σ/√epochs
     root = math.sqrt(epochs) if fixed else 1.0
     if exact:
-        low, high = low * root, high * root
+        low, high = low * root, min(high * root, MOST_NOISE)
     start = min(max(0.7 * root, low), high)
     sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
     if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:

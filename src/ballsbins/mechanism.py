@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ballsbins.samplers import Batches, Key
 
 SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
+# Less noise protects nobody, more teaches nothing, and far beyond them arithmetic in doubles fails.
+LEAST_NOISE, MOST_NOISE = 1e-9, 1e6
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,8 +52,8 @@ class Mechanism:
         sigma = validate.real(
             "noise_multiplier",
             self.noise_multiplier,
-            0.0,
-            open_left=True,
+            LEAST_NOISE,
+            MOST_NOISE,
             advice="It is the standard deviation of the noise divided by the clip norm.",
         )
         epochs = validate.integer(

@@ -78,9 +78,21 @@ def test_a_name_of_the_library_leads_to_its_field():
     assert field_of(error.value) == "examples"
 
 
-def test_reading_a_question_computes_nothing():
+def test_too_much_noise_leads_to_its_field():
+    with pytest.raises(InvalidInputError, match="noise_multiplier is 1e\\+200") as error:
+        question_from({**RUN, "noise-multiplier": "1e200"})
+    assert field_of(error.value) == "noise-multiplier"
+
+
+def test_reading_a_question_computes_nothing(monkeypatch):
     """What the accountant cannot do is the worker's error, not the server's."""
-    assert question_from({**RUN, "noise-multiplier": "1e200"}).main.noise_multiplier == 1e200
+
+    def compute(*_):
+        raise AssertionError
+
+    for name in ("epsilon", "delta"):
+        monkeypatch.setattr(Mechanism, name, compute)
+    assert question_from({**RUN, "noise-multiplier": "1e6"}).main.noise_multiplier == 1e6
 
 
 def test_what_is_missing_or_unknown():
