@@ -4,15 +4,10 @@ import numpy as np
 import pytest
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.contour import (
-    CutLattice,
-    LiftContour,
-    PutContour,
-    Strikes,
-    gauss_error,
-    trapezoidal_error,
-)
+from ballsbins.accounting.balls_and_bins.call import CutLattice, LiftContour
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
+from ballsbins.accounting.balls_and_bins.put import PutContour
+from ballsbins.accounting.balls_and_bins.sums import Strikes, gauss_error, trapezoidal_error
 from ballsbins.accounting.curve import ADD, REMOVE
 
 CASES = [

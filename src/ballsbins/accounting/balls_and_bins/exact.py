@@ -17,14 +17,10 @@ from functools import partial
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.contour import (
-    CutLattice,
-    Estimate,
-    LiftContour,
-    PutContour,
-    Strikes,
-)
+from ballsbins.accounting.balls_and_bins.call import CutLattice, LiftContour
 from ballsbins.accounting.balls_and_bins.laplace import Flags, Indices
+from ballsbins.accounting.balls_and_bins.put import PutContour
+from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
 from ballsbins.accounting.interpolate import Interpolant
