@@ -428,8 +428,10 @@ def test_the_key_is_on_no_disk(session, place):
         return len(contents), found_in(b"".join(contents), key)
 
     with broadcast(session, key) as secret:
-        received = session.sparkContext.parallelize([0], 1).map(lambda _: secret.value.commitment()).collect()
-        assert received == [key.commitment()]
+        rows = session.sparkContext.parallelize(range(4), 2).map(lambda n: (n % 2, secret.value.commitment()))
+        shuffled = rows.groupByKey(2)  # which goes through files, and they stay as long as this does
+        received = shuffled.flatMap(lambda group: set(group[1])).collect()
+        assert received == [key.commitment()] * 2
         number, found = on_disk()
         assert number > 0
         assert found == []
