@@ -183,7 +183,12 @@ def temporary_bytes(size, buckets):
 
 
 def noise_seconds(count):
-    """Seconds for `count` normal values: ours, and JAX's two generators."""
+    """Seconds for `count` normal values: ours and JAX's in JAX, ours (with its hash) and torch's in PyTorch."""
+    import torch
+
+    from ballsbins.training.opacus.noise import StepNoise, digest
+
+    zeros = torch.zeros(count)
     ours = jax.jit(normals, static_argnums=1)
     drawn = {
         "AES and Box–Muller (ours)": lambda: ours(step_words(KEY, b"benchmark", 0, words_for(count)), count)
@@ -191,6 +196,10 @@ def noise_seconds(count):
     for name in ("threefry2x32", "rbg"):
         key, draw_normal = jax.random.key(0, impl=name), jax.jit(lambda key: jax.random.normal(key, (count,)))
         drawn[f"jax.random.normal, {name}"] = lambda key=key, f=draw_normal: f(key)
+    drawn["added to sums in PyTorch (ours)"] = lambda: StepNoise(KEY, "", 0, digest([zeros]), 1.0).added_to(
+        zeros, 0
+    )
+    drawn["torch.normal"] = lambda: torch.normal(0.0, 1.0, (count,))
     return in_turns({name: lambda job=job: jax.block_until_ready(job()) for name, job in drawn.items()}, 5)
 
 

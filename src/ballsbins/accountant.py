@@ -20,7 +20,7 @@ from ballsbins.accounting.balls_and_bins.truncation import (
     least_max_batch_size,
     log_overflow_probability,
 )
-from ballsbins.accounting.between import Between
+from ballsbins.accounting.between import Between, below_epochs
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
@@ -82,15 +82,8 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
     if method == "renyi":
         return RenyiCurve(sigma, steps, epochs)
     method = "lower bound S_C; upper bound of deterministic batches"
-    return Between(_below(sigma, steps, epochs), GaussianCurve(sigma, epochs), method)
-
-
-def _below(sigma: float, steps: int, epochs: int) -> list[Curve]:
-    """The paper's lower bounds for whole epochs of balls-and-bins; one epoch is below several."""
-    one = BallsAndBinsLowerBound(sigma, steps)
-    if epochs == 1 or sigma < LEAST_SIGMA:  # with less noise a single epoch gives away all there is
-        return [one]
-    return [one, ComposedCurve([(one, epochs)])]
+    below = below_epochs(BallsAndBinsLowerBound(sigma, steps), sigma, epochs)
+    return Between(below, GaussianCurve(sigma, epochs), method)
 
 
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
@@ -139,7 +132,8 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
         return parts[0][0]
     if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
         # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
-        return Between(_below(sigma, steps, whole), GaussianCurve(sigma, epochs))
+        below = below_epochs(BallsAndBinsLowerBound(sigma, steps), sigma, whole)
+        return Between(below, GaussianCurve(sigma, epochs))
     return ComposedCurve(parts)
 
 
@@ -158,9 +152,7 @@ def _deterministic(mechanism: Mechanism) -> Curve:
 
 def _poisson(mechanism: Mechanism) -> Curve:
     sigma, steps, _, _ = _facts(mechanism)
-    if (
-        sigma < LEAST_SIGMA
-    ):  # next to no noise: one step is below the truth, the example in every batch above it
+    if sigma < LEAST_SIGMA:  # one step is below the truth, the example in every batch above it
         return Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
     return PoissonCurve(sigma, steps, mechanism.total_steps)
 

@@ -10,8 +10,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import Array, Curve, Direction, Interval
 from ballsbins.errors import AccuracyError
+
+_LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
+
+
+def below_epochs(one: Curve, sigma: float, epochs: int, accuracy: Accuracy | None = None) -> list[Curve]:
+    """Curves below several epochs, from one that is below a single one: itself, and itself composed."""
+    if epochs == 1 or sigma < _LEAST_COMPOSED:
+        return [one]
+    return [one, ComposedCurve([(one, epochs)], accuracy)]
 
 
 class Between:

@@ -13,12 +13,10 @@ The two may be far apart. `value` is the upper one: whoever trains with shuffled
 from __future__ import annotations
 
 from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
-from ballsbins.accounting.between import Between
-from ballsbins.accounting.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.between import Between, below_epochs
+from ballsbins.accounting.composition import Accuracy
 from ballsbins.accounting.curve import Curve
 from ballsbins.accounting.deterministic import GaussianCurve
-
-LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
 
 
 class ShuffleCurve(Between):
@@ -40,7 +38,5 @@ class ShuffleCurve(Between):
         below = [balls_and_bins]
         if whole > 0:
             one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
-            below.append(one)
-            if whole > 1 and noise_multiplier >= LEAST_COMPOSED:
-                below.append(ComposedCurve([(one, whole)], accuracy))
+            below += below_epochs(one, noise_multiplier, whole, accuracy)
         super().__init__(below, GaussianCurve(noise_multiplier, epochs))

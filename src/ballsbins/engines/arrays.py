@@ -34,9 +34,8 @@ def padded_arrays(
     stored = [name for name, _ in files.manifest.columns] if columns is None else list(columns)
     if files.manifest.padded_to is not None:
         stored = list(dict.fromkeys([*stored, WEIGHT_COLUMN]))
-    elif (
-        WEIGHT_COLUMN in stored
-    ):  # clipped gradients are multiplied by ours: another would exceed the clip norm
+    elif WEIGHT_COLUMN in stored:
+        # clipped gradients are multiplied by ours: another would exceed the clip norm
         raise InvalidInputError(
             "columns",
             WEIGHT_COLUMN,

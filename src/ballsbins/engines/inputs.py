@@ -22,9 +22,8 @@ _PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
 _FINGERPRINT_BYTES = 1 << 16  # of the beginning and the end of a file, where Parquet has its footer
 _CSV_BLOCK = 1 << 22
 _SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 23
-_SAMPLE_READ = (
-    1 << 10
-)  # rows at a time: they may be far wider than footers tell, which see repeated words once
+# Rows at a time: they may be far wider than footers tell, which see repeated words once.
+_SAMPLE_READ = 1 << 10
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from ballsbins.errors import InvalidInputError
 DEFAULT_MEMORY = 10**9
 _LEAST = 300 * 10**6
 _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any data
-_MOST = (
-    6 * 10**9
-)  # more is not used: a third of it, the largest bucket, is the most text that one array can hold
+# More is not used: a third of it, the largest bucket, is the most text that one array can hold.
+_MOST = 6 * 10**9
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 

@@ -19,10 +19,8 @@ from ballsbins.extras import load
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_ROWS, _MOST_BYTES = (
-    1 << 15,
-    1 << 25,
-)  # taken at a time; of a row group, if rows are wider than the first
+# Taken at a time; of a row group, if rows are wider than the first.
+_MOST_ROWS, _MOST_BYTES = 1 << 15, 1 << 25
 _MOST_PADDED = 1 << 20  # rows, blank ones too, that are put in order at a time
 
 

@@ -106,9 +106,8 @@ class _Law:
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """The inverse of the distribution function; from u[i] on, the mass is density·(e^{slope·x} − 1)/slope."""
         target = rng.random(count) * self.below[-1]
-        place = np.searchsorted(
-            self.below, target, side="right"
-        )  # 0 is the line, i the cell that ends at u[i]
+        # 0 is the line, i the cell that ends at u[i]
+        place = np.searchsorted(self.below, target, side="right")
         start = np.maximum(place - 1, 0)  # on the line x < 0: from u[0] downwards
         rest = (target - self.below[start]) / self.density[start]
         slope = self.slope[place]

@@ -41,9 +41,8 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 "column use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
             )
         for parameter in module.trainable_parameters:
-            parameter.__dict__.pop(
-                "_norm_sample", None
-            )  # of the last batch, if a layer is not used in this one
+            # of the last batch, if a layer is not used in this one
+            parameter.__dict__.pop("_norm_sample", None)
         watched = self._norm_of_one() if self.optimizer.is_time_to_check() else None
         try:
             super().backward()
