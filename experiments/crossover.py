@@ -60,7 +60,7 @@ def table(points, console):
 
 def picture(points):
     """ε of the crossover against T, a line a σ: the largest ε at which δ_B > δ_P is proved, where there is one."""
-    axes = new_axes("On each line balls-and-bins is proved worse than Poisson", "steps T", "ε")
+    axes = new_axes("At each point balls-and-bins is proved worse than Poisson", "steps T", "ε")
     axes.set_xscale("log")
     axes.set_yscale("log")
     noise = sorted({point["noise_multiplier"] for point in points})
