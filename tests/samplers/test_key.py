@@ -247,3 +247,44 @@ def private(folder, content):
     path.write_bytes(content)
     path.chmod(0o600)
     return path
+
+
+def test_every_run_of_a_master_key_has_a_key_of_its_own():
+    master = Key(SECRET)
+    one, two = master.for_run(), master.for_run()
+    assert len({one, two, master}) == 3
+    assert one.run != two.run
+    assert master.run is None
+    assert {key.commitment() for key in (one, two)} == {master.commitment()}
+    again = master.for_run(one.run)
+    assert again == one
+    assert one.for_run() is one
+    assert one.for_run(one.run) is one
+    assert one.is_secret
+    restored = pickle.loads(pickle.dumps(one))
+    assert (restored, restored.run, restored.commitment()) == (one, one.run, one.commitment())
+    assert not shows(repr(one))
+    assert one.run in repr(one)
+    batches = [list(map(list, BallsAndBins(9).batches(60, key))) for key in (one, two, again)]
+    assert batches[0] == batches[2] != batches[1]
+
+
+def test_a_seed_is_its_own_run_and_repeats():
+    seed = Key.from_seed(3)
+    assert seed.for_run() == seed
+    assert seed.for_run().run == seed.for_run("seed").run == "seed"
+    assert not seed.for_run().is_secret
+    with pytest.raises(SecretError, match="whose only run is 'seed'"):
+        seed.for_run("0" * 32)
+
+
+@pytest.mark.parametrize("run", ["", "seed", "0" * 31, "G" * 32, 7, b"0" * 32])
+def test_what_is_no_run_id_is_refused(run):
+    with pytest.raises(SecretError, match="is not a run id"):
+        Key(SECRET).for_run(run)
+
+
+def test_the_key_of_one_run_does_not_become_that_of_another():
+    one = Key(SECRET).for_run()
+    with pytest.raises(SecretError, match="belongs to the run"):
+        one.for_run("0" * 32)

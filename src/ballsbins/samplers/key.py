@@ -1,8 +1,11 @@
-"""The secret key from which all batch assignments (and, later, the training noise) follow.
+"""The secret key from which all batch assignments and all training noise follow.
 
 Who knows the key knows every batch, and then the privacy statement is void. So a key is read from a file
 that only its owner can read, its bytes are shown by no repr, no error and no format, and what may be stored
 beside a checkpoint is its commitment alone.
+
+A key file holds a master secret. Every run derives its own key from it and a public random run id
+(`Key.for_run`), so one key file serves any number of runs and no two of them share batches or noise.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from pathlib import Path
@@ -20,6 +24,8 @@ from ballsbins.errors import SecretError
 
 KEY_BYTES = 32
 KEY_FILE_VARIABLE = "BALLSBINS_KEY_FILE"
+SEED_RUN = "seed"  # the run id of every run under a plain seed: such runs are meant to repeat
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _DOMAIN = b"ballsbins/1"  # a change here changes every assignment ever drawn
 _LARGEST_FILE = 4096  # enough to tell a key file from something else
 
@@ -32,14 +38,18 @@ class Key:
     * `derive` gives unrelated keys for different domains, and none of them tells anything about this key;
     * `commitment` is the same for the same key, differs for two given keys but with probability 2⁻⁶⁴, and
       tells nothing else about a key that came from the operating system;
+    * `for_run` gives unrelated keys for different run ids: neither batches nor noise of one run tell
+      anything about those of another;
     * no repr, str, format or error shows the bytes. Pickling carries them, since workers need the key: a
       pickled key is as secret as the key itself.
     """
 
-    __slots__ = ("_is_secret", "_secret")
+    __slots__ = ("_is_secret", "_master_commitment", "_run", "_secret")
 
     _secret: bytes
     _is_secret: bool
+    _run: str | None
+    _master_commitment: str | None
 
     def __init__(self, secret: bytes) -> None:
         """Take 32 bytes, for example `secrets.token_bytes(32)`; `new_key()` does that."""
@@ -53,8 +63,14 @@ class Key:
                 f"This key has {len(secret)} bytes, but must have exactly {KEY_BYTES}. "
                 "Make one with ballsbins.new_key(), or read one with Key.from_file(path)."
             )
-        object.__setattr__(self, "_secret", secret)
-        object.__setattr__(self, "_is_secret", True)
+        self._set(secret, is_secret=True)
+
+    def _set(
+        self, secret: bytes, *, is_secret: bool, run: str | None = None, master: str | None = None
+    ) -> None:
+        fields = {"_secret": secret, "_is_secret": is_secret, "_run": run, "_master_commitment": master}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
@@ -72,9 +88,7 @@ class Key:
                 f"This seed has {seed.bit_length()} bits, but may have at most {bits}. {advice}"
             )
         number = validate.integer("seed", seed, 0, 2**bits - 1, advice=advice)
-        key = cls(hashlib.sha256(encode("seed", number)).digest())
-        object.__setattr__(key, "_is_secret", False)
-        return key
+        return _restore(hashlib.sha256(encode("seed", number)).digest(), False)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Key:
@@ -130,9 +144,59 @@ class Key:
         """Whether the key is more than a plain seed."""
         return self._is_secret
 
+    @property
+    def run(self) -> str | None:
+        """The public id of the run that this key belongs to; None for a master key."""
+        return self._run
+
+    def for_run(self, run: str | None = None) -> Key:
+        """Return the key of one run, derived from this master key and the run's public id.
+
+        Args:
+          run: the id of a run that is continued, as its card, checkpoint or manifest records it. Leave it out to
+            begin a run: a new random id is drawn.
+
+        Returns:
+          The run's own key. A key that belongs to a run already is returned as it is. A plain seed is its own run,
+          with the id "seed": experiments repeat.
+
+        Raises:
+          SecretError: `run` is not a run id, or this key belongs to another run.
+
+        Example:
+          >>> master = Key(bytes(32))
+          >>> first = master.for_run()
+          >>> master.for_run(first.run) == first, master.for_run() == first
+          (True, False)
+        """
+        if self._run is not None:
+            if run not in (None, self._run):
+                raise SecretError(
+                    f"This key belongs to the run {self._run}, but the run {run} is asked for. Derive both from the "
+                    "master key: Key.from_file(path).for_run(run)."
+                )
+            return self
+        if not self._is_secret:
+            if run not in (None, SEED_RUN):
+                raise SecretError(
+                    f"This key is a plain seed, whose only run is {SEED_RUN!r}, but the run {run!r} is asked for. "
+                    "Continue that run with the secret key it began with."
+                )
+            return _restore(self._secret, False, SEED_RUN, self.commitment())
+        chosen = secrets.token_hex(16) if run is None else run
+        if not isinstance(chosen, str) or not _RUN_ID.fullmatch(chosen):
+            raise SecretError(
+                f"{chosen!r} is not a run id under a secret key, which has 32 hexadecimal digits. Take it from the "
+                "card, the checkpoint or the manifest of the run, or leave it out to begin a new run."
+            )
+        return _restore(self.derive("run", chosen), True, chosen, self.commitment())
+
     def commitment(self) -> str:
-        """Sixteen hexadecimal digits that tell two keys apart: store them to detect a wrong key on resume."""
-        return self.derive("commitment")[:8].hex()
+        """Sixteen hexadecimal digits that tell two master keys apart: store them to detect a wrong key on resume.
+
+        All runs of one master key have its commitment; `run` tells them apart.
+        """
+        return self._master_commitment or self.derive("commitment")[:8].hex()
 
     def require(self, commitment: str) -> None:
         """Raise SecretError unless `commitment` is this key's: the check to make when a run resumes."""
@@ -148,8 +212,9 @@ class Key:
 
     def __repr__(self) -> str:
         """Show the commitment, never the bytes."""
+        of = "" if self._run is None else f", run={self._run!r}"
         note = "" if self._is_secret else ", from a seed: not secret"
-        return f"Key(commitment={self.commitment()!r}{note})"
+        return f"Key(commitment={self.commitment()!r}{of}{note})"
 
     def __eq__(self, other: object) -> bool:
         """Compare in constant time."""
@@ -163,19 +228,19 @@ class Key:
         """Refuse: a key never changes."""
         raise AttributeError(f"a Key cannot be changed, so {name} cannot be set; make a new one")
 
-    def __reduce__(self) -> tuple[Any, tuple[bytes, bool]]:
+    def __reduce__(self) -> tuple[Any, tuple[bytes, bool, str | None, str | None]]:
         """Carry the bytes to a worker process; the pickle is as secret as the key."""
-        return _restore, (self._secret, self._is_secret)
+        return _restore, (self._secret, self._is_secret, self._run, self._master_commitment)
 
 
-def _restore(secret: bytes, is_secret: bool) -> Key:
+def _restore(secret: bytes, is_secret: bool, run: str | None = None, master: str | None = None) -> Key:
     key = Key(secret)
-    object.__setattr__(key, "_is_secret", is_secret)
+    key._set(secret, is_secret=is_secret, run=run, master=master)
     return key
 
 
 def new_key() -> Key:
-    """Make a secret key from the operating system. Keep it with `save`; use a new one for each run."""
+    """Make a secret key from the operating system. Keep it with `save`; `for_run` derives a key for each run."""
     return Key(secrets.token_bytes(KEY_BYTES))
 
 
