@@ -118,7 +118,7 @@ def test_a_file_that_breaks_in_the_middle_leaves_nothing(folder, table, key, tin
     pq.write_table(table, path / "a.parquet")
     pq.write_table(table, path / "b.parquet", compression="none", use_dictionary=False)
     made = plan(open_inputs([path]), BallsAndBins(40), memory=tiny)
-    made.manifest(key, 0)  # all that is decided before the rows are read
+    made.manifest(key.for_run(), 0)  # all that is decided before the rows are read
     content = bytearray((path / "b.parquet").read_bytes())
     content[4:200_000] = bytes(199_996)  # pages, not the footer
     (path / "b.parquet").write_bytes(content)
@@ -220,7 +220,7 @@ def test_what_cannot_be_removed_is_told(folder, key, tmp_path, monkeypatch):
 
 def test_an_epoch_that_another_process_finished_meanwhile_is_kept(folder, key, tmp_path):
     out = tmp_path / "out"
-    build(plan(open_inputs([folder]), BallsAndBins(40)), out, key)
-    with pytest.raises(DataError, match="Another process has just built epoch 0"), new_epoch(out, 0):
+    manifest = build(plan(open_inputs([folder]), BallsAndBins(40)), out, key)
+    with pytest.raises(DataError, match="Another process has just built epoch 0"), new_epoch(out, manifest):
         pass
     assert os.listdir(out) == ["epoch-000000"]

@@ -38,7 +38,7 @@ def answer(*words):
     return done.stdout
 
 
-def test_build_then_remove(folder, key, key_file, tmp_path):
+def test_build_then_remove(folder, key_file, tmp_path):
     out = tmp_path / "out"
     common = ["--out", out, "--batch-size", 500, "--key-file", key_file]
     text = answer("build", folder, *common, "--epochs", 2, "--noise-multiplier", 0.8)
@@ -46,6 +46,7 @@ def test_build_then_remove(folder, key, key_file, tmp_path):
     assert "20,000 rows in 40 batches" in text
     files = BatchFiles.open(out)
     assert files.manifest.mechanism == Mechanism(BallsAndBins(40), 0.8, epochs=2)
+    key = Key.from_file(key_file).for_run(files.manifest.run)
     for epoch in (0, 1):
         for indices, batch in zip(
             BallsAndBins(40).batches(ROWS, key, epoch), files.batches(epoch), strict=True
@@ -121,7 +122,7 @@ def test_the_disk_that_was_promised_is_about_what_is_used(folder, key_file, tmp_
     assert used == pytest.approx(plan["output_bytes_per_epoch"], rel=0.3)
 
 
-def test_json_log_is_lines_of_json_without_secrets(folder, key, key_file, tmp_path):
+def test_json_log_is_lines_of_json_without_secrets(folder, key_file, tmp_path):
     text = answer("build", folder, "--out", tmp_path / "out", "-T", 40, "--key-file", key_file, "--json-log")
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["event"] for line in lines[:-1]] == ["progress"] * (len(lines) - 1)
@@ -129,6 +130,7 @@ def test_json_log_is_lines_of_json_without_secrets(folder, key, key_file, tmp_pa
     assert lines[-1]["event"] == "built"
     assert lines[-1]["manifest"]["num_examples"] == ROWS
     assert key_file.read_text().strip() not in text
+    key = Key.from_file(key_file).for_run(lines[-1]["manifest"]["run"])
     sizes = [len(batch) for batch in BallsAndBins(40).batches(ROWS, key)]
     partial = {str(total) for total in np.cumsum(sizes)[:-1]}
     assert not partial & set(re.findall(r"\d+", text)), "realised sizes are secret"
@@ -145,22 +147,22 @@ def test_text_with_options(key_file, tmp_path):
         answer("build", tmp_path / "in.tsv", *common, "--type", "f1")
 
 
-def test_assign(folder, key, key_file, tmp_path):
-    answer("assign", folder, "--out", tmp_path / "a.parquet", "-T", 40, "--key-file", key_file, "--epochs", 2)
-    answer(
-        "assign", "-n", ROWS, "--out", tmp_path / "b.parquet", "-T", 40, "--key-file", key_file, "--epochs", 2
-    )
+def test_assign(folder, key_file, tmp_path):
+    common = ["-T", 40, "--key-file", key_file, "--epochs", 2, "--run", "5" * 32]
+    answer("assign", folder, "--out", tmp_path / "a.parquet", *common)
+    answer("assign", "-n", ROWS, "--out", tmp_path / "b.parquet", *common)
     first, second = (pq.read_table(tmp_path / name) for name in ("a.parquet", "b.parquet"))
     assert first.equals(second)
     assert first.num_rows == 2 * ROWS
     text = answer(
         "assign", "-n", ROWS, "--sampler", "poisson", "--out", tmp_path / "c.parquet", "-T", 40,
-        "--key-file", key_file, "--json-log",
+        "--key-file", key_file, "--run", "5" * 32, "--json-log",
     )  # fmt: skip
     assert json.loads(text.splitlines()[-1]) == {
         "event": "assigned",
         "epochs": [0],
         "file": str(tmp_path / "c.parquet"),
+        "run": "5" * 32,
     }
 
 

@@ -106,12 +106,11 @@ def test_the_fingerprint_tells_inputs_apart_and_does_not_depend_on_where_they_ar
 def test_nobody_without_the_key_can_try_out_rows_by_the_fingerprint(folder, key, tiny):
     """It stands in the manifest and in logs: a plain digest would tell who knows all rows but one the last."""
     made = plan(open_inputs([folder]), BallsAndBins(10), memory=tiny)
-    shown = [
-        made.manifest(secret, epoch).fingerprint for secret, epoch in ((key, 0), (key, 1), (new_key(), 0))
-    ]
+    mine, other = key.for_run(), new_key().for_run()
+    shown = [made.manifest(secret, epoch).fingerprint for secret, epoch in ((mine, 0), (mine, 1), (other, 0))]
     assert shown[0] == shown[1] != shown[2]
     assert shown[0] not in made.fingerprint
-    assert made.fingerprint.removeprefix("sha256:") not in made.manifest(key, 0).to_json()
+    assert made.fingerprint.removeprefix("sha256:") not in made.manifest(mine, 0).to_json()
 
 
 def test_schemas_that_differ_are_named(table, tmp_path):

@@ -210,8 +210,10 @@ def test_only_the_owner_can_enter_and_the_key_is_nowhere(folder, tmp_path, tiny)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     content = (tmp_path / "out" / "epoch-000000" / "manifest.json").read_bytes()
     assert Key(secret).commitment().encode() in content
-    for shown in (secret, secret.hex().encode(), str(list(secret)).encode()):
-        assert shown not in content
+    of_run = Key(secret).for_run(json.loads(content)["run"])._secret
+    for hidden in (secret, of_run):
+        for shown in (hidden, hidden.hex().encode(), str(list(hidden)).encode()):
+            assert shown not in content
     (tmp_path / "out").chmod(0o750)
     with pytest.raises(SecretError, match=r"0750.*chmod 700"):
         BatchFiles.open(tmp_path / "out")
@@ -372,11 +374,12 @@ def test_the_manifest_survives_and_refuses_what_it_does_not_know(folder, key, ti
     assert Manifest.from_dict(saved) == manifest
     assert BatchFiles.open(tmp_path / "out").manifest.mechanism == mechanism
     for broken in (
-        {**saved, "format_version": 2},
+        {**saved, "format_version": 3},
         {**saved, "more": 1},
         {**saved, "sampler": {"type": "magic"}},
         {**saved, "sampler": BallsAndBins(40, max_batch_size=9, num_examples=7).to_dict(), "mechanism": None},
         {**saved, "key_commitment": None},
+        {**saved, "run": None},
         {**saved, "fingerprint": 5},
         {**saved, "version": [1]},
         {**saved, "identity_column": {}},

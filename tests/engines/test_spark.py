@@ -43,7 +43,8 @@ pytestmark = [
 ]
 
 ROWS = 1000
-KEY = Key(bytes(range(100, 132)))
+MASTER = Key(bytes(range(100, 132)))
+KEY = MASTER.for_run()
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +234,28 @@ def test_an_epoch_that_is_there_is_not_built_again(session, inputs, tmp_path):
         spark.build(planned, tmp_path / "out", Key(bytes(32)), 2, session=session)
 
 
+def test_runs_are_chosen_as_by_the_embedded_engine(session, inputs, table, tmp_path):
+    planned = plan(inputs, BallsAndBins(13))
+    first = spark.build(planned, tmp_path / "out", MASTER, session=session)
+    assert local.build(planned, tmp_path / "out", MASTER, 1).run == first.run
+    assert spark.build(planned, tmp_path / "out", MASTER, 2, session=session).run == first.run
+    drawn = BallsAndBins(13).batches(ROWS, MASTER.for_run(first.run), 2)
+    for indices, batch in zip(drawn, batches_of(tmp_path / "out", 2), strict=True):
+        assert batch.equals(table.take(pa.array(indices.astype(np.int64))))
+    assert spark.build(planned, tmp_path / "other", MASTER, session=session).run != first.run
+    with pytest.raises(DataError, match=f"of the run {first.run}, but the key is of the run {KEY.run}"):
+        spark.build(planned, tmp_path / "out", KEY, 3, session=session)
+
+
+def test_an_assignment_has_the_id_of_its_run(session, tmp_path):
+    planned = embedded.plan_assignment(ROWS, BallsAndBins(13))
+    run = spark.assign(planned, tmp_path / "spark.parquet", MASTER, session=session)
+    assert pq.read_schema(tmp_path / "spark.parquet").metadata[embedded.RUN_METADATA] == run.encode()
+    embedded.assign(planned, tmp_path / "embedded.parquet", MASTER.for_run(run))
+    found, expected = (pq.read_table(tmp_path / f"{engine}.parquet") for engine in ("spark", "embedded"))
+    assert found.equals(expected)
+
+
 def test_text_with_a_key_column(session, tmp_path):
     lines = [
         "id,text,value",
@@ -380,10 +403,11 @@ def forms_of(key):
     return forms
 
 
-def found_in(content, key):
+def found_in(content, *keys):
     lowered = content.lower()
     return sorted(
         name
+        for key in keys
         for name, form in forms_of(key).items()
         if form in content or (name == "hexadecimal" and form in lowered)
     )
@@ -397,16 +421,18 @@ def test_the_key_is_in_no_plan_configuration_or_log(session, inputs, place, tmp_
     }.items():
         spark.build(plan(inputs, sampler), tmp_path / name, key, session=session, parts=2)
     spark.build(plan(inputs, BallsAndBins(3), identity_column="name"), tmp_path / "n", key, session=session)
+    runs = [BatchFiles.open(tmp_path / name).manifest.run for name in ("bins", "shuffle", "n")]
+    keys = [key, *map(key.for_run, runs)]
 
     def logged():
         return b"".join(path.read_bytes() for path in (place / "events").rglob("*") if path.is_file())
 
     assert b"ballsbins_bin" in logged()  # the plans are there
     assert b"ballsbins_word" in logged()
-    assert found_in(logged(), key) == []
-    assert found_in(str(session.sparkContext.getConf().getAll()).encode(), key) == []
-    assert found_in(str(dict(os.environ)).encode(), key) == []
-    assert found_in(b"".join(path.read_bytes() for path in (tmp_path / "bins").rglob("*.json")), key) == []
+    assert found_in(logged(), *keys) == []
+    assert found_in(str(session.sparkContext.getConf().getAll()).encode(), *keys) == []
+    assert found_in(str(dict(os.environ)).encode(), *keys) == []
+    assert found_in(b"".join(path.read_bytes() for path in (tmp_path / "bins").rglob("*.json")), *keys) == []
 
     # The same search finds a key that is told.
     for form in (key._secret.hex(), base64.b64encode(pickle.dumps(key)).decode()):

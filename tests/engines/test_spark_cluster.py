@@ -35,7 +35,8 @@ pytestmark = [
     ),
 ]
 
-KEY = Key(bytes(range(32)))
+MASTER = Key(bytes(range(32)))
+KEY = MASTER.for_run()
 SAMPLER = BallsAndBins(40, max_batch_size=60, num_examples=2000)
 PARTS = 20
 
@@ -87,8 +88,17 @@ def agree(directory, expected):
 
 
 def test_the_command_line_builds_on_spark(light_java, inputs, expected, tmp_path):
-    KEY.save(tmp_path / "key")
-    options = ["--steps", "40", "--max-batch-size", "60", "--key-file", str(tmp_path / "key")]
+    MASTER.save(tmp_path / "key")
+    options = [
+        "--steps",
+        "40",
+        "--max-batch-size",
+        "60",
+        "--key-file",
+        str(tmp_path / "key"),
+        "--run",
+        KEY.run,
+    ]
     where = ["--out", str(tmp_path / "out"), "--engine", "spark", "--master", "local[2]"]
     done = CliRunner().invoke(app, ["build", str(inputs), *options, *where])
     assert done.exit_code == 0, done.output

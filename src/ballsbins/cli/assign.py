@@ -22,6 +22,7 @@ def assign(
     batch_size: options.BatchSizeOption = None,
     epochs: options.EpochsOption = 1,
     epoch: shared.EpochOption = None,
+    run: shared.RunOption = None,
     sampler: options.SamplerOption = options.SamplerName.BALLS_AND_BINS,
     fixed_bins: options.FixedBinsOption = False,
     max_batch_size: shared.MaxBatchSizeOption = None,
@@ -74,15 +75,18 @@ def assign(
     )
     if dry_run:
         return show_plan(prepared, len(numbers), engine, json_log=json_log)
-    key = key_from(key_file)
-    with progress(json_log=json_log) as report, shared.engine_of(engine, master) as run:
-        run.assign(prepared, out, key, numbers, report)
+    key = key_from(key_file).for_run(run)
+    with progress(json_log=json_log) as report, shared.engine_of(engine, master) as started:
+        assigned = started.assign(prepared, out, key, numbers, report)
     if json_log:
-        return log({"event": "assigned", "epochs": numbers, "file": str(out)})
+        return log({"event": "assigned", "epochs": numbers, "file": str(out), "run": assigned})
     console = render.console()
     console.print(
         f"[bold]{escape(str(out))}[/bold] says for {prepared.num_examples:,} rows in which of "
         f"{prepared.sampler.steps:,} batches they are, {render.name_of(prepared.sampler)}.",
         soft_wrap=True,
+    )
+    console.print(
+        f"The run id is {assigned}. To assign more epochs of this run, add --run {assigned}.", soft_wrap=True
     )
     return console.print("It is as secret as the key: remove it after training.", style="dim")

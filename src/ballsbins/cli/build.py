@@ -32,6 +32,7 @@ def build(
     batch_size: options.BatchSizeOption = None,
     epochs: options.EpochsOption = 1,
     epoch: shared.EpochOption = None,
+    run: shared.RunOption = None,
     sampler: options.SamplerOption = options.SamplerName.BALLS_AND_BINS,
     fixed_bins: options.FixedBinsOption = False,
     max_batch_size: shared.MaxBatchSizeOption = None,
@@ -106,9 +107,13 @@ def build(
     if dry_run:
         return show_plan(prepared, len(numbers), engine, json_log=json_log)
     key = key_from(key_file)
-    with progress(json_log=json_log) as report, shared.engine_of(engine, master) as run:
+    if run is not None:
+        key = key.for_run(run)
+    with progress(json_log=json_log) as report, shared.engine_of(engine, master) as started:
         for number in numbers:
-            manifest = run.build(prepared, out, key, number, report)
+            manifest = started.build(prepared, out, key, number, report)
+            # The next epoch is of this run, too, even if a trainer has removed this one by then.
+            key = key.for_run(manifest.run)
             if json_log:
                 log(
                     {"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.to_dict()}
@@ -120,6 +125,11 @@ def build(
     console.print(
         f"[bold]{escape(str(out))}[/bold] has {which}: {prepared.num_examples:,} rows in "
         f"{prepared.sampler.steps:,} batches, {render.name_of(prepared.sampler)}.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"The run id is {manifest.run}. To build more epochs of this run after all of these are removed, add "
+        f"--run {manifest.run}.",
         soft_wrap=True,
     )
     command = f"ballsbins build --out {shlex.quote(str(out))} --remove {numbers[0]}"

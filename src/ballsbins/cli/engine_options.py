@@ -40,6 +40,10 @@ EpochOption = Annotated[
     int | None,
     typer.Option("--epoch", help="Only this epoch, counted from 0; all by default.", rich_help_panel=RUN),
 ]
+RunOption = Annotated[
+    str | None,
+    typer.Option("--run", help="Id of the run to continue; a new one by default.", rich_help_panel=RUN),
+]
 MaxBatchSizeOption = Annotated[
     str | None,
     typer.Option(

@@ -4,6 +4,9 @@ Rows are in batch order. For samplers that put every row into one batch it is th
 alone, so truncation and the search for duplicates are the same. Poisson puts a row into Bin(T, 1/T) batches of an
 epoch: on average one, none with probability 1/e; so the file has about n rows an epoch, a join with it repeats rows,
 and 37 % of the data are not in it. It is drawn batch by batch, in memory for one batch.
+
+The file's key-value metadata has the public id of its run (`RUN_METADATA`): with it, more epochs of the run can be
+assigned later.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 POSITION, EPOCH, BATCH = "position", "epoch", "batch"
+RUN_METADATA = b"ballsbins.run"
 _ROW_GROUP = 1 << 18
 
 
@@ -107,21 +111,36 @@ def plan_assignment(
 
 def assign(
     plan: Plan, path: str | Path, key: Key, epochs: Sequence[int] = (0,), report: Report | None = None
-) -> None:
-    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key."""
+) -> str:
+    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+
+    Args:
+      plan: what is assigned, from `plan_assignment`.
+      path: the file to write; it must not exist yet.
+      key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
+      epochs: the epochs to assign, counted from 0.
+      report: called with the progress.
+
+    Returns:
+      The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
+    """
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)
+    run_key = key.for_run()
+    schema = assignment_schema(plan, run_key)
     target = Path(path)
     plan.require_disk(target.parent)
-    with new_file(target) as (made, scratch):
-        schema = assignment_schema(plan)
-        with parquet.ParquetWriter(
+    with (
+        new_file(target) as (made, scratch),
+        parquet.ParquetWriter(
             str(made), schema, compression=plan.compression, write_statistics=False
-        ) as file:
-            for epoch in numbers:
-                reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
-                for table in _epoch_of(plan, key, epoch, scratch, reporter, schema):
-                    file.write_table(table)
+        ) as file,
+    ):
+        for epoch in numbers:
+            reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
+            for table in _epoch_of(plan, run_key, epoch, scratch, reporter, schema):
+                file.write_table(table)
+    return str(run_key.run)
 
 
 def checked_epochs(epochs: Sequence[int]) -> list[int]:
@@ -131,11 +150,12 @@ def checked_epochs(epochs: Sequence[int]) -> list[int]:
     return [check_epoch(epoch) for epoch in epochs]
 
 
-def assignment_schema(plan: Plan) -> pa.Schema:
-    """The columns of an assignment: what names a row, the epoch and the batch."""
+def assignment_schema(plan: Plan, run_key: Key) -> pa.Schema:
+    """The columns of an assignment: what names a row, the epoch and the batch. Its metadata has the id of the run."""
     arrow = load("pyarrow", feature="Writing assignments", extra="data")
     return arrow.schema(
-        [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())]
+        [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())],
+        metadata={RUN_METADATA: str(run_key.run)},
     )
 
 

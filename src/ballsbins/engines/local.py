@@ -17,9 +17,9 @@ from ballsbins.engines.manifest import Manifest, stored_epoch
 from ballsbins.engines.placement import Arranged, Placement, placement_for
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Report, Reporter
-from ballsbins.engines.reader import complete_epochs, read_manifest
+from ballsbins.engines.runs import begin_epoch
 from ballsbins.engines.spill import BucketSort, Placed
-from ballsbins.engines.workspace import new_epoch, prepare_directory
+from ballsbins.engines.workspace import new_epoch
 from ballsbins.engines.writer import PartsWriter
 from ballsbins.errors import DataError
 from ballsbins.extras import load
@@ -35,20 +35,17 @@ def build(
 ) -> Manifest:
     """Write one epoch of batch files, unless it is there already; return its manifest.
 
-    Samplers that draw the same batches for all epochs have only epoch 0 built.
+    Samplers that draw the same batches for all epochs have only epoch 0 built. The epoch belongs to the run whose
+    epochs are in the directory; in an empty one a new run begins, unless `key` belongs to a run already.
     """
     path, number = Path(directory), stored_epoch(plan.sampler, check_epoch(epoch))
-    placement = placement_for(plan.sampler, key, number, plan.num_examples, plan.identity)
-    manifest = plan.manifest(key, number)
-    prepare_directory(path)
-    for other in complete_epochs(path):
-        found = read_manifest(path, other)
-        manifest.require_same_run(found)
-        if other == number:
-            return found
+    run_key, manifest, is_there = begin_epoch(plan, path, key, number)
+    if is_there:
+        return manifest
+    placement = placement_for(plan.sampler, run_key, number, plan.num_examples, plan.identity)
     plan.require_disk(path)
     reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
-    with new_epoch(path, number) as (made, scratch):
+    with new_epoch(path, manifest) as (made, scratch):
         writer = PartsWriter(
             made,
             plan.inputs.schema,

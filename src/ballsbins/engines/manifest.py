@@ -20,6 +20,9 @@ rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers
 
 Where all epochs have the same batches (fixed bins, deterministic batches) only epoch 0 is stored: `stored_epoch`.
 
+All epochs of a directory belong to one run: their batches follow from the run's own key, which `Key.for_run` derives
+from the master key and `run`, the run's public id. Other runs of the same master key have unrelated batches.
+
 manifest.json holds nothing that depends on the key but its commitment. The batches, their sizes, `offsets.npy` and
 the sizes of the parts are the assignment, as secret as the key: show them to nobody, and remove them after training.
 """
@@ -40,7 +43,7 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2 added `run`
 MANIFEST_NAME = "manifest.json"
 OFFSETS_NAME = "offsets.npy"
 WEIGHT_COLUMN = "weight"
@@ -54,8 +57,8 @@ class Manifest:
 
     `columns` are the names and Arrow types of the files' columns, in order. `mechanism` is what the batches were
     built for, where the noise was already decided; its sampler is `sampler`. `fingerprint` tells two inputs apart,
-    `key_commitment` two keys: epochs of one run agree in both. The fingerprint is keyed: by a plain digest, whoever
-    knows all rows but one could try out the last.
+    `key_commitment` two master keys, and `run` two runs of one master key: epochs of one run agree in all three. The
+    fingerprint is keyed: by a plain digest, whoever knows all rows but one could try out the last.
     """
 
     sampler: Sampler
@@ -65,6 +68,7 @@ class Manifest:
     batches_per_file: int
     fingerprint: str
     key_commitment: str
+    run: str
     version: str
     identity_column: str | None = None
     padded_to: int | None = None
@@ -84,7 +88,7 @@ class Manifest:
                 "Poisson batches repeat rows: write them with `ballsbins assign` and join.",
             )
         self.sampler._check_num_examples(self.num_examples)
-        texts = {name: getattr(self, name) for name in ("fingerprint", "key_commitment", "version")}
+        texts = {name: getattr(self, name) for name in ("fingerprint", "key_commitment", "run", "version")}
         if self.identity_column is not None:
             texts["identity_column"] = self.identity_column
         for name, value in texts.items():
@@ -114,7 +118,8 @@ class Manifest:
     def require_same_run(self, other: Manifest) -> None:
         """Raise unless `other` is of the same run: all facts but the epoch, and how it is cut into files, agree."""
         mine, theirs = self._of_the_run(), other._of_the_run()
-        for name in dict.fromkeys(("key_commitment", *mine)):  # another key has another fingerprint, too
+        # Another key or run also has another fingerprint, so name the cause first.
+        for name in dict.fromkeys(("key_commitment", "run", *mine)):
             if mine[name] != theirs[name]:
                 raise DataError(
                     f"Epoch {self.epoch} has {name} {mine[name]!r}, but epoch {other.epoch} has {theirs[name]!r}: "
@@ -142,13 +147,15 @@ class Manifest:
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Manifest:
         """Build the manifest that `to_dict` wrote. All fields must be there, and no others."""
-        if saved.get("format") != FORMAT or saved.get("format_version") != FORMAT_VERSION:
-            raise InvalidInputError(
-                "the format of a manifest",
-                (saved.get("format"), saved.get("format_version")),
-                f"{(FORMAT, FORMAT_VERSION)}",
-                "Update ballsbins if this was written by a later version.",
-            )
+        found = (saved.get("format"), saved.get("format_version"))
+        if found != (FORMAT, FORMAT_VERSION):
+            advice = "Update ballsbins if this was written by a later version."
+            if found == (FORMAT, 1):
+                advice = (
+                    "An earlier version of ballsbins wrote it, so its run has no id. Remove the epoch "
+                    "(ballsbins build --out DIRECTORY --remove EPOCH), then build the epoch again."
+                )
+            raise InvalidInputError("the format of a manifest", found, f"{(FORMAT, FORMAT_VERSION)}", advice)
         plain = {name: value for name, value in saved.items() if name not in ("format", "format_version")}
         wanted = {field.name for field in fields(Manifest)}
         if set(plain) != wanted:

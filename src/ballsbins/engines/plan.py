@@ -18,7 +18,7 @@ from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.manifest import WEIGHT_COLUMN, Manifest
 from ballsbins.engines.memory import Memory
 from ballsbins.engines.writer import written_schema
-from ballsbins.errors import DataError, InvalidInputError
+from ballsbins.errors import DataError, InvalidInputError, SecretError
 from ballsbins.extras import load
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Key, Poisson, Sampler, new_key
@@ -101,7 +101,19 @@ class Plan:
         return int(max(1, min(self.memory.most_rows, self.memory.chunk_bytes // (8 * self.row_bytes))))
 
     def manifest(self, key: Key, epoch: int) -> Manifest:
-        """The manifest of an epoch."""
+        """Return the manifest of an epoch.
+
+        Args:
+          key: the key of the run, from `Key.for_run`.
+          epoch: the number of the epoch, from 0.
+
+        Raises:
+          SecretError: `key` is a master key. A run id drawn here would not be that of the batches.
+        """
+        if key.run is None:
+            raise SecretError(
+                "This is a master key, but a manifest belongs to one run. Give the key of the run: key.for_run()."
+            )
         schema = written_schema(self.inputs.schema, padded=self.padded_to is not None)
         return Manifest(
             sampler=self.sampler,
@@ -111,6 +123,7 @@ class Plan:
             batches_per_file=self.batches_per_file,
             fingerprint=key.derive("inputs", self.fingerprint)[:16].hex(),
             key_commitment=key.commitment(),
+            run=key.run,
             version=__version__,
             identity_column=None if self.identity is None else self.identity.name,
             padded_to=self.padded_to,

@@ -3,6 +3,8 @@
 DIR/.building-epoch-000003/    locked by the process that works in it; what a killed one left is thrown away
 DIR/epoch-000003/              appears by one rename, with everything in it
 DIR/.removing-…/               what was an epoch until a rename made it vanish
+
+DIR itself is locked while an epoch is compared with the others and renamed, so a directory never holds two runs.
 """
 
 from __future__ import annotations
@@ -14,10 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ballsbins.engines.manifest import DIRECTORY_MODE, MANIFEST_NAME, epoch_name, epoch_number
-from ballsbins.engines.reader import complete_epochs, require_private
+from ballsbins.engines.manifest import DIRECTORY_MODE, MANIFEST_NAME, Manifest, epoch_name, epoch_number
+from ballsbins.engines.reader import complete_epochs, read_manifest, require_private
 from ballsbins.errors import DataError
 from ballsbins.extras import load
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: nobody is kept out
+    fcntl = None  # type: ignore[assignment]
 
 _BUILDING, _REMOVING = ".building-", ".removing-"
 FILE_MODE = 0o600
@@ -54,8 +61,13 @@ def _is_ours(name: str) -> bool:
 
 
 @contextmanager
-def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
-    """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well."""
+def new_epoch(directory: Path, manifest: Manifest) -> Iterator[tuple[Path, Path]]:
+    """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well.
+
+    Raises:
+      DataError: another process builds this epoch or has built it, or has built an epoch of another run meanwhile.
+    """
+    epoch = manifest.epoch
     work = directory / f"{_BUILDING}{epoch_name(epoch)}"
     with _workplace(work, f"epoch {epoch} in {str(directory)!r}") as scratch:
         target = directory / epoch_name(epoch)
@@ -67,7 +79,24 @@ def new_epoch(directory: Path, epoch: int) -> Iterator[tuple[Path, Path]]:
         made = work / "epoch"
         made.mkdir(mode=DIRECTORY_MODE)
         yield made, scratch
-        _publish(made, target)
+        sync(made)
+        with _alone(directory):
+            _require_one_run(directory, manifest)
+            _publish(made, target)
+
+
+def _require_one_run(directory: Path, manifest: Manifest) -> None:
+    """Refuse an epoch if another process has built one of another run since this build looked."""
+    for other in complete_epochs(directory):
+        found = read_manifest(directory, other)
+        try:
+            manifest.require_same_run(found)
+        except DataError:
+            raise DataError(
+                f"Another process built epoch {other} of another run in {str(directory)!r} while epoch "
+                f"{manifest.epoch} was being built, so epoch {manifest.epoch} was not kept. Run the same command "
+                "again: it continues the run that is there, or says how the two differ."
+            ) from None
 
 
 @contextmanager
@@ -114,8 +143,9 @@ def remove_epoch(directory: Path, epoch: int) -> None:
             f"Epoch {epoch} is not in {str(directory)!r} (complete epochs: {there}), so it cannot be removed."
         )
     with _removing(directory):
-        if target.exists():
-            _remove(target)
+        with _alone(directory):
+            if target.exists():
+                _remove(target)
         for path in left:
             if path.name.startswith(_BUILDING):
                 with _locked(path, f"epoch {epoch} in {str(directory)!r}"):
@@ -180,7 +210,6 @@ def writing(directory: Path) -> Iterator[None]:
 
 
 def _publish(made: Path, target: Path) -> None:
-    sync(made)
     if target.exists() and not (target / MANIFEST_NAME).exists():
         _remove(target)  # never was an epoch: it has no manifest
     made.rename(target)
@@ -194,11 +223,23 @@ def _remove(target: Path) -> None:
 
 
 @contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Wait for the directory, and hold it while its set of epochs is looked at and changed."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def _locked(work: Path, what: str) -> Iterator[None]:
     """Hold a directory for this process alone; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system: nobody is kept out
+    if fcntl is None:
         work.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         yield
         return

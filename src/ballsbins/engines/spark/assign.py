@@ -36,11 +36,16 @@ def assign(
     *,
     session: SparkSession,
     parts: int | None = None,
-) -> None:
-    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key."""
+) -> str:
+    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+
+    `parts` is the number of partitions of an epoch; no row's batch depends on it. A master key begins a new run, and
+    the key of a run continues it. Returns the public id of the run, which the file's metadata has, too.
+    """
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)
-    schema = assignment_schema(plan)
+    run_key = key.for_run()
+    schema = assignment_schema(plan, run_key)
     with (
         new_file(Path(path).absolute()) as (made, scratch),
         parquet.ParquetWriter(
@@ -51,11 +56,12 @@ def assign(
             below = scratch / f"epoch-{epoch}"
             below.mkdir(mode=0o700)
             reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
-            manifest = _manifest(plan, key, epoch, batches_per_file(plan, session, parts))
-            for number, part in enumerate(run(plan, manifest, key, below, session, reporter)):
+            manifest = _manifest(plan, run_key, epoch, batches_per_file(plan, session, parts))
+            for number, part in enumerate(run(plan, manifest, run_key, below, session, reporter)):
                 steps = np.repeat(np.arange(len(part.sizes)) + number * manifest.batches_per_file, part.sizes)
                 _append(file, parquet.ParquetFile(part.path), epoch, steps.astype(np.int32), schema)
                 Path(part.path).unlink()
+    return str(run_key.run)
 
 
 def _manifest(plan: Plan, key: Key, epoch: int, per_file: int) -> Manifest:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ballsbins.engines.manifest import MANIFEST_NAME, OFFSETS_NAME, Manifest, part_name, stored_epoch
-from ballsbins.engines.placement import placement_for
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Report, Reporter
-from ballsbins.engines.reader import complete_epochs, read_manifest
+from ballsbins.engines.runs import begin_epoch
 from ballsbins.engines.spark.job import batches_per_file, run
-from ballsbins.engines.workspace import new_epoch, prepare_directory, write_whole
+from ballsbins.engines.workspace import new_epoch, write_whole
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 
@@ -38,20 +37,17 @@ def build(
     """Write one epoch of batch files, unless it is there already; return its manifest.
 
     `parts` is the number of partitions and files, at most one for each batch; by default at least one for each core
-    of the cluster. No row's batch depends on it.
+    of the cluster. No row's batch depends on it. The run is chosen as by the embedded engine.
     """
     path, number = Path(directory).absolute(), stored_epoch(plan.sampler, check_epoch(epoch))
-    placement_for(plan.sampler, key, number, plan.num_examples, plan.identity)  # refuses what has none
-    manifest = replace(plan.manifest(key, number), batches_per_file=batches_per_file(plan, session, parts))
-    prepare_directory(path)
-    for other in complete_epochs(path):
-        found = read_manifest(path, other)
-        manifest.require_same_run(found)
-        if other == number:
-            return found
+    per_file = batches_per_file(plan, session, parts)
+    run_key, manifest, is_there = begin_epoch(plan, path, key, number)
+    if is_there:
+        return manifest
+    manifest = replace(manifest, batches_per_file=per_file)
     reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
-    with new_epoch(path, number) as (made, scratch):
-        written = run(plan, manifest, key, scratch, session, reporter)
+    with new_epoch(path, manifest) as (made, scratch):
+        written = run(plan, manifest, run_key, scratch, session, reporter)
         _publish(written, manifest, made)
     return manifest
 
