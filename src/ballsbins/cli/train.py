@@ -125,6 +125,22 @@ def train(
         int | None,
         typer.Option("--stop-after", help="Stop early after so many steps.", rich_help_panel=_RUN),
     ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Go on, with independent noise, though data or machine changed since the checkpoint.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
+    allow_uncovered: Annotated[
+        bool,
+        typer.Option(
+            "--allow-uncovered",
+            help="Train though floating point is not covered on this machine; the card says so.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
     json: options.JsonOption = False,
 ) -> None:
     """Train the paper's network on prepared data within a target (ε, δ), and state what was run."""
@@ -175,6 +191,8 @@ def train(
             should_stop=stopped,
             checkpoint_seconds=checkpoint_seconds,
             progress=show,
+            accept_changes=accept_changes,
+            allow_uncovered=allow_uncovered,
         )
     if json:
         card = None if result.card is None else result.card.to_dict()

@@ -86,6 +86,12 @@ class BatchFiles:
         number, first, share, wanted = self._checked(epoch, start, rank, ranks, columns)
         return _batches(self._open_epoch(number), first, share, wanted)
 
+    def paths(self, epoch: int) -> list[Path]:
+        """The files that hold the rows of an epoch, in order."""
+        manifest = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch))).manifest
+        directory = self._directory / epoch_name(manifest.epoch)
+        return [directory / OFFSETS_NAME, *(directory / part_name(part) for part in range(manifest.num_parts))]
+
     def _checked(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
     ) -> tuple[int, int, tuple[int, int], list[str] | None]:

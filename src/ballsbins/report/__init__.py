@@ -2,6 +2,7 @@
 
 from ballsbins.report.card import Card
 from ballsbins.report.citation import citation
+from ballsbins.report.floating_point import FloatingPoint
 from ballsbins.report.statement import Statement
 
-__all__ = ["Card", "Statement", "citation"]
+__all__ = ["Card", "FloatingPoint", "Statement", "citation"]

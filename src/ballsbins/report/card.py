@@ -16,13 +16,15 @@ from ballsbins import validate
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
+from ballsbins.report.floating_point import FloatingPoint
 from ballsbins.report.saved_claim import claim_from_dict, is_line
 from ballsbins.report.versions import library_versions
 
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
 
-SCHEMA = 1  # of `to_dict`; a card must mean the same next year
+SCHEMA = 2  # of `to_dict`; a card must mean the same next year
+_EARLIER = 1
 _LONGEST = 40  # digits of a whole number; nothing that a card counts has more
 _REQUIRED = {"schema", "mechanism", "delta", "claim"}
 _NEWER = "Update ballsbins: this card was written by a later version."
@@ -35,8 +37,9 @@ class Card:
 
     `planned` is what was meant to be run, if the run stopped early. `normaliser` is the constant by which sums of
     clipped gradients were divided. `noise` says in a few words how the noise was drawn, `key_secret` whether the key
-    was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()`. `metrics` and `details` are
-    free JSON; never put there what depends on the batches. `stated` is the claim if it was obtained in another way
+    was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()` and `run` is `Key.run`, the public
+    id of the run: two cards with the same run share their batches. `floating_point` says what is known of it; None
+    is "not recorded". `metrics` and `details` are free JSON; never put there what depends on the batches. `stated` is the claim if it was obtained in another way
     than by `mechanism.epsilon(delta)`, for example by Monte Carlo.
     """
 
@@ -50,7 +53,9 @@ class Card:
     not_covered: Sequence[str] = ()
     key_commitment: str | None = None
     key_secret: bool = True
+    run: str | None = None
     noise: str | None = None
+    floating_point: FloatingPoint | None = None
     normaliser: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=library_versions)
@@ -76,11 +81,14 @@ class Card:
         if not isinstance(self.key_secret, bool):
             advice = "It says whether the key was secret: Key.is_secret."
             raise InvalidInputError("key_secret", self.key_secret, "True or False", advice)
-        for name in ("key_commitment", "noise"):
+        for name in ("key_commitment", "run", "noise"):
             value = getattr(self, name)
             if value is not None and not is_line(value):
                 kind = type(value).__name__  # the value itself may be a key, given by mistake
                 raise InvalidInputError(name, kind, "one line of text or None", "Describe it in words.")
+        if self.floating_point is not None and not isinstance(self.floating_point, FloatingPoint):
+            advice = "Give a ballsbins.report.FloatingPoint."
+            raise InvalidInputError("floating_point", self.floating_point, "a FloatingPoint or None", advice)
         lines = self.not_covered
         if isinstance(lines, str) or not isinstance(lines, Iterable) or not all(map(is_line, lines)):
             advice = "One sentence for each use of the data that the claim does not cover."
@@ -154,6 +162,8 @@ class Card:
             "noise": self.noise,
             "key_commitment": self.key_commitment,
             "key_secret": self.key_secret,
+            "run": self.run,
+            "floating_point": None if self.floating_point is None else self.floating_point.to_dict(),
             "not_covered": list(self.not_covered),
             "metrics": dict(self.metrics),
             "details": dict(self.details),
@@ -169,6 +179,10 @@ class Card:
         if schema != SCHEMA or isinstance(schema, bool):
             later = isinstance(schema, int) and schema > SCHEMA
             advice = _NEWER if later else "A card of ballsbins has it as its first field; is this one?"
+            if schema == _EARLIER:
+                advice = (
+                    "It is of a version before 0.2, whose runs had no id: write the card anew with this one."
+                )
             raise InvalidInputError("the schema of the card", schema, f"{SCHEMA}", advice)
         for name in sorted(_REQUIRED - set(saved)):
             advice = {
@@ -195,6 +209,8 @@ class Card:
                     raise InvalidInputError(f"the card's {what}", part, "a JSON object", "Was it edited?")
         if given.get("planned") is not None:
             given["planned"] = Mechanism.from_dict(saved["planned"])
+        if given.get("floating_point") is not None:
+            given["floating_point"] = FloatingPoint.from_dict(saved["floating_point"])
         given.setdefault("versions", {})
         mechanism = Mechanism.from_dict(saved["mechanism"])
         return Card(mechanism, saved["delta"], stated=claim_from_dict(saved["claim"]), **given)

@@ -18,8 +18,9 @@ from ballsbins.report.words import confidence, count, down, length_of, name_of, 
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 
-def never_covered(sampler: Sampler) -> list[str]:
-    """What no accounting of training steps covers, whatever the run."""
+def never_covered(card: Card) -> list[str]:
+    """What no accounting of training steps covers, and, unless the run's arithmetic is known, floating point."""
+    sampler, floating_point = card.mechanism.sampler, card.floating_point
     batches = {
         BallsAndBins: "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
         Poisson: "realised batch sizes and the batches themselves",
@@ -30,7 +31,8 @@ def never_covered(sampler: Sampler) -> list[str]:
         "vocabularies, feature statistics and the choice of the model where they were taken from the same data",
         "training losses, gradient norms and other values computed from the training data and logged",
         *([] if batches is None else [batches]),
-        "the finite precision of floating-point noise, and side channels such as timing",
+        *([] if floating_point is not None else ["the finite precision of floating-point noise and sums"]),
+        "side channels such as timing",
     ]
 
 
@@ -133,7 +135,12 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
         f"Zero-out: two data sets are neighbours if one example of the first is replaced by an empty one, whose "
         f"gradient is 0, in the second. The number of examples {n} and the number of steps are public."
     )
-    if isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
+    if card.floating_point is not None:
+        adding = (
+            "Nothing is stated for adding or removing an example: with one row fewer, the floating-point rounding of "
+            "other examples changes."
+        )
+    elif isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
         adding = (
             "The same numbers hold for adding or removing an example if the number of steps, the normaliser and the "
             "maximal batch size are constants that were not computed from the exact number of examples."
@@ -265,6 +272,8 @@ def _randomness(card: Card) -> str:
         batches = (
             f"the batches follow from a key (AES in counter mode) with the commitment {card.key_commitment}"
         )
+    if card.run is not None and not isinstance(card.mechanism.sampler, Deterministic):
+        batches += f" and the run id {card.run}"
     if not card.key_secret:
         batches += (
             "; the key is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
@@ -285,10 +294,14 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
         "The batches must be drawn as stated: the accounting is that of the sampler that draws them, not of a "
         "stand-in."
     )
+    taken, floating_point = " The noise is taken to be exactly Gaussian.", ()
+    if card.floating_point is not None:
+        taken, floating_point = "", (Item("Floating point", card.floating_point.sentences()),)
     return (
         Item("Method", f"{_method(claim)} (method “{claim.method}”)."),
         Item("Error", f"{error}."),
-        Item("Assumptions", f"{holds} The noise is taken to be exactly Gaussian."),
+        Item("Assumptions", f"{holds}{taken}"),
+        *floating_point,
         Item("Composition", _composition(card)),
     )
 
@@ -298,9 +311,10 @@ def _composition(card: Card) -> str:
     if isinstance(card.mechanism.sampler, Deterministic):
         return alone
     # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
+    which = "the same key" if card.run is None else f"the run id {card.run}"
     return (
-        f"{alone} A run with the same key has the same batches, and the two together cost far more than two runs "
-        "with keys of their own: one key is for one run."
+        f"{alone} Another training with {which} has the same batches, and the two together cost far more than two "
+        "runs with batches of their own."
     )
 
 
@@ -325,7 +339,7 @@ def _method(claim: Bound) -> str:
 
 
 def _not_covered(card: Card) -> tuple[Item, ...]:
-    general = "; ".join(never_covered(card.mechanism.sampler))
+    general = "; ".join(never_covered(card))
     items = [Item("In general", f"{general}.")]
     if card.not_covered:
         items.append(Item("Of this run", f"{'; '.join(line.rstrip('.') for line in card.not_covered)}."))
@@ -399,7 +413,7 @@ def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: 
             "delta_at_twice_epsilon": replaced.delta_at_twice,
             "epsilon_at_delta": replaced.epsilon_at_delta,
         },
-        "never_covered": never_covered(sampler),
+        "never_covered": never_covered(card),
         "under_other_samplers": {
             name: None if bound is None else bound.to_dict() for name, bound in others.items()
         },

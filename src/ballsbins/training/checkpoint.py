@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from ballsbins.errors import DataError, InvalidInputError
 
-SCHEMA = 1
+SCHEMA = 2
+_UNSAFE = 1  # the schema of checkpoints whose run cannot be continued
 _HEADER = "header"
 
 
@@ -70,6 +71,11 @@ def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         ) from None
     if header.get("schema") != SCHEMA:
         advice = "Update ballsbins if a later version wrote it."
+        if header.get("schema") == _UNSAFE:
+            advice = (
+                "It is of a version whose noise is not safe: float32 values that show which rows a batch looked up, "
+                "and the same in all continuations. Train anew in another directory."
+            )
         raise InvalidInputError(f"the schema of {str(path)!r}", header.get("schema"), f"{SCHEMA}", advice)
     return header, arrays
 

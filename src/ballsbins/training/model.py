@@ -6,7 +6,6 @@ So there is one lookup and one sum into rows for all categories, and rows of dif
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +16,10 @@ from numpy.typing import NDArray
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
+from ballsbins.noise import SCALE, rounded_normals
 from ballsbins.samplers import Key
-from ballsbins.samplers.keystream import Keystream
 from ballsbins.training._jax import jax, jnp
 from ballsbins.training.dataset import Features
-from ballsbins.training.noise import normals, words_for
 
 EMBEDDING_DIM, HIDDEN = 48, (598, 598, 598)  # the paper's
 
@@ -104,9 +102,14 @@ class Model:
         return np.cumsum((0, *self.buckets[:-1]), dtype=np.int32)[: len(self.buckets)]
 
     @property
+    def num_dense(self) -> int:
+        """Count the weights and biases of the dense layers."""
+        return sum((a + 1) * b for a, b in self._dense)
+
+    @property
     def num_parameters(self) -> int:
         """Count all weights, biases and table entries."""
-        return self.num_rows * self.embedding_dim + sum((a + 1) * b for a, b in self._dense)
+        return self.num_rows * self.embedding_dim + self.num_dense
 
     @property
     def _dense(self) -> list[tuple[int, int]]:
@@ -115,16 +118,19 @@ class Model:
 
     def zeros(self) -> Parameters:
         """Parameters that are all 0; under `jax.eval_shape` they cost nothing and tell the shapes."""
-        layers = tuple(Layer(jnp.zeros((a, b)), jnp.zeros(b)) for a, b in self._dense)
-        return Parameters(jnp.zeros((self.num_rows, self.embedding_dim)), layers)
+        layers = tuple(Layer(_zeros(a, b), _zeros(b)) for a, b in self._dense)
+        return Parameters(_zeros(self.num_rows, self.embedding_dim), layers)
 
     def initial(self, key: Key) -> Parameters:
         """Draw the parameters to begin with from the key: they do not depend on the data."""
-        stream = Keystream(key, "initial parameters")
-        sizes = [self.num_rows * self.embedding_dim, *(a * b for a, b in self._dense)]
-        words = tuple(stream.words32(number, 0, words_for(size)) for number, size in enumerate(sizes))
-        drawn: Parameters = _initial(self, words)
-        return drawn
+        shapes = [(self.num_rows, self.embedding_dim), *self._dense]
+        # Weights of variance 2 / inputs, for layers with ReLU; embeddings of norm about 1; biases 0.
+        scales = [1.0 / math.sqrt(self.embedding_dim), *(math.sqrt(2.0 / a) for a, _ in self._dense)]
+        table, *weights = (
+            jnp.asarray(_drawn(key, number, shape, scale))
+            for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
+        )
+        return Parameters(table, tuple(Layer(weight, _zeros(weight.shape[1])) for weight in weights))
 
     def forward(self, parameters: Parameters, batch: Batch) -> Activations:
         """Compute the logits, and keep what the gradients need."""
@@ -142,16 +148,15 @@ class Model:
         return Activations(tuple(inputs), rows, (a @ last.weight + last.bias)[:, 0])
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _initial(model: Model, words: tuple[NDArray[np.uint32], ...]) -> Parameters:
-    """Weights of variance 2 / inputs, for layers with ReLU; embeddings of norm about 1; biases 0."""
+def _zeros(*shape: int) -> jax.Array:
+    """Zeros of float32, whatever JAX is set to."""
+    return jnp.zeros(shape, jnp.float32)
 
-    def drawn(number: int, shape: tuple[int, int], scale: float) -> jax.Array:
-        return scale * normals(jnp.asarray(words[number]), math.prod(shape)).reshape(shape)
 
-    table = drawn(0, (model.num_rows, model.embedding_dim), 1.0 / math.sqrt(model.embedding_dim))
-    weights = [drawn(1 + k, shape, math.sqrt(2.0 / shape[0])) for k, shape in enumerate(model._dense)]
-    return Parameters(table, tuple(Layer(weight, jnp.zeros(weight.shape[1])) for weight in weights))
+def _drawn(key: Key, number: int, shape: tuple[int, int], scale: float) -> NDArray[np.float32]:
+    """Normal values of some standard deviation, rounded to float32: they depend on the key alone."""
+    drawn = rounded_normals(key, ("initial parameters", number), math.prod(shape))
+    return np.multiply(drawn, scale / SCALE, dtype=np.float64).astype(np.float32).reshape(shape)
 
 
 def losses(logits: jax.Array, batch: Batch) -> jax.Array:

@@ -2,6 +2,10 @@
 
 What varies between runs of one shape (noise, clip norm, learning rate, expected batch size) is an argument, so that a
 sweep over them compiles nothing anew.
+
+Parameters and Adam's moments are float32. Sums of gradients are integers in units of the run's grid, held in float64;
+the noise, integers too, is added to them exactly, and only then is the result multiplied by the unit and rounded to
+float32: all of that is post-processing. Float64 exists within a step alone, so callers need not enable it.
 """
 
 from __future__ import annotations
@@ -13,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.training._jax import jax, jnp, optax
-from ballsbins.training.clipping import clipped_sum
-from ballsbins.training.model import Batch, Model, Parameters, losses
-from ballsbins.training.noise import normals, words_for
+from ballsbins.training.clipping import TableSum, clipped_sum
+from ballsbins.training.model import Batch, Layer, Model, Parameters, losses
 
 _ADAM = optax.scale_by_adam()
 _SCORED_AT_ONCE = 8192
@@ -29,12 +32,12 @@ class State(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The numbers of a step. `noise` is σ·C; `expected` is the public n/T by which the noisy sum is divided."""
+    """The numbers of a step. `unit` is that of the grid (None without noise), `expected` the public n/T to divide by."""
 
     learning_rate: np.float32
-    clip_norm: np.float32
-    noise: np.float32
-    expected: np.float32
+    clip_norm: np.float64
+    unit: np.float64 | None
+    expected: np.float64
 
 
 class Watched(NamedTuple):
@@ -49,35 +52,62 @@ def initial_state(parameters: Parameters) -> State:
     return State(parameters, _ADAM.init(parameters))
 
 
-def noise_words(model: Model) -> int:
-    """How many random words one step needs."""
-    return sum(words_for(leaf.size) for leaf in jax.tree.leaves(jax.eval_shape(model.zeros)))
-
-
 def private_gradient(
-    model: Model, parameters: Parameters, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
+    model: Model, parameters: Parameters, batch: Batch, noise: NDArray[np.int32] | None, scalars: Scalars
 ) -> tuple[Parameters, Watched]:
-    """Clip, sum, add noise to every parameter, and divide by the public n/T.
+    """Clip, sum, add noise to every parameter, and divide by the public n/T. Call it within `jax.enable_x64(True)`.
 
-    Without `words` no noise is added: clipping alone, which is not private.
+    `noise` is round(2²⁶·N(0, 1)) for every parameter, in the order of the leaves. Without it no noise is added:
+    clipping alone, which is not private.
     """
-    clipped = clipped_sum(model, parameters, batch, scalars.clip_norm)
-    gradient = clipped.gradient
-    if words is not None:
-        # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
-        gradient = jax.lax.optimization_barrier(gradient)  # type: ignore[no-untyped-call]
-        gradient = with_noise(gradient, words, scalars.noise)
-    mean: Parameters = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
+    unit = None if noise is None else scalars.unit
+    sums = clipped_sum(model, parameters, batch, scalars.clip_norm, unit)
+    # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
+    table, layers = jax.lax.optimization_barrier((sums.table, sums.layers))  # type: ignore[no-untyped-call]
+    mean = with_noise(model, table, layers, noise, (1.0 if unit is None else unit) / scalars.expected)
     # the mean loss of an empty batch is not a number, and not shown
-    return mean, Watched(clipped.loss / batch.weights.sum(), clipped.finite)
+    return mean, Watched(sums.loss / batch.weights.sum(), sums.finite)
+
+
+def with_noise(
+    model: Model, table: TableSum, layers: tuple[Layer, ...], noise: NDArray[np.int32] | None, scale: Any
+) -> Parameters:
+    """Add the integers of the noise to those of the sums, exactly; then multiply by `scale` and round to float32."""
+
+    def released(total: jax.Array) -> jax.Array:
+        return (total * scale).astype(jnp.float32)
+
+    if noise is None:
+        everywhere = jnp.zeros((model.num_rows, model.embedding_dim), jnp.float32)
+        dense = jax.tree.map(released, layers)
+        return Parameters(everywhere.at[table.rows].set(released(table.totals)), dense)
+    size = model.num_rows * model.embedding_dim
+    rows = jnp.asarray(noise[:size]).reshape(model.num_rows, model.embedding_dim)
+    # Rows that nobody looked up have noise alone; the others are written over with sum and noise.
+    looked_up = released(table.totals + rows[table.rows].astype(jnp.float64))
+    everywhere = released(rows.astype(jnp.float64)).at[table.rows].set(looked_up)
+    noisy, begin = [], size
+    for leaf in jax.tree.leaves(layers):
+        drawn = jnp.asarray(noise[begin : begin + leaf.size]).reshape(leaf.shape)
+        noisy.append(released(leaf + drawn.astype(jnp.float64)))
+        begin += leaf.size
+    return Parameters(everywhere, jax.tree.unflatten(jax.tree.structure(layers), noisy))
+
+
+def private_step(
+    model: Model, state: State, batch: Batch, noise: NDArray[np.int32] | None, scalars: Scalars
+) -> tuple[State, Watched]:
+    """Let Adam step along the private gradient."""
+    with jax.enable_x64(True):
+        after, watched = _private_step(model, state, batch, noise, scalars)
+    return after, watched
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
-def private_step(
-    model: Model, state: State, batch: Batch, words: NDArray[np.uint32] | None, scalars: Scalars
+def _private_step(
+    model: Model, state: State, batch: Batch, noise: NDArray[np.int32] | None, scalars: Scalars
 ) -> tuple[State, Watched]:
-    """Let Adam step along the private gradient."""
-    mean, watched = private_gradient(model, state.parameters, batch, words, scalars)
+    mean, watched = private_gradient(model, state.parameters, batch, noise, scalars)
     after = _stepped(state, mean, scalars)
     return after, Watched(watched.loss, watched.finite & _all_finite(after.parameters))
 
@@ -90,22 +120,9 @@ def plain_step(model: Model, state: State, batch: Batch, scalars: Scalars) -> tu
         return losses(model.forward(parameters, batch).logits, batch).sum()
 
     loss, gradient = jax.value_and_grad(total)(state.parameters)
-    mean = jax.tree.map(lambda leaf: leaf / scalars.expected, gradient)
+    mean = jax.tree.map(lambda leaf: leaf / jnp.float32(scalars.expected), gradient)
     after = _stepped(state, mean, scalars)
     return after, Watched(loss / batch.weights.sum(), _all_finite(after.parameters))
-
-
-def with_noise(gradient: Parameters, words: jax.Array | NDArray[np.uint32], scale: Any) -> Parameters:
-    """Add independent normal noise of this standard deviation to every entry."""
-    leaves, structure = jax.tree.flatten(gradient)
-    noisy, begin = [], 0
-    for leaf in leaves:
-        count = words_for(leaf.size)
-        drawn = normals(jnp.asarray(words[begin : begin + count]), leaf.size)
-        noisy.append(leaf + scale * drawn.reshape(leaf.shape))
-        begin += count
-    noised: Parameters = jax.tree.unflatten(structure, noisy)
-    return noised
 
 
 def _stepped(state: State, mean: Parameters, scalars: Scalars) -> State:

@@ -8,58 +8,39 @@
 `Plan(sampler, clip_norm=None)` trains without privacy, `Plan(sampler, clip_norm=1.0)` clips without noise. An integer
 as the key is a seed, for experiments. Nothing is written without a `directory`. With one, checkpoints are written as
 the run goes, and the same call continues a run that was killed: it ends with the very same parameters on the same
-machine. Another run with the same secret key has noise of its own, or the difference of two models would have none;
-only with a seed does everything repeat. Runs of one shape (network, rows of a batch) share their compiled step within
+machine. A key file serves any number of runs: each has a public random id, and a key of its own derived from both. With
+a seed everything repeats. Runs of one shape (network, rows of a batch) share their compiled step within
 a process.
 """
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ballsbins.engines import BatchFiles
-from ballsbins.errors import BallsBinsError, DataError
+from ballsbins.errors import SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
 from ballsbins.report.card import write_atomically
 from ballsbins.samplers import Key, as_key
 from ballsbins.training import checkpoint
-from ballsbins.training._jax import jax, jnp, optax
+from ballsbins.training._jax import jax, jnp
 from ballsbins.training.auc import area_under_curve
 from ballsbins.training.dataset import Dataset, Examples, Features, check_examples
 from ballsbins.training.feed import Feed, FromFiles, FromMemory
-from ballsbins.training.model import Batch, Model, Parameters
-from ballsbins.training.noise import SOURCE, RunWords
-from ballsbins.training.plan import Plan, digest
-from ballsbins.training.step import (
-    Scalars,
-    State,
-    Watched,
-    initial_state,
-    noise_words,
-    plain_step,
-    private_step,
-    scores,
-)
-from ballsbins.training.tail import tail_not_covered
+from ballsbins.training.model import Model, Parameters
+from ballsbins.training.plan import Plan
+from ballsbins.training.run import CARD, CHECKPOINT, MODEL, STATEMENT, DivergedError, Progress, Run, run_id_of
+from ballsbins.training.step import scores
 
-CHECKPOINT, MODEL, CARD, STATEMENT = "checkpoint.npz", "model.npz", "card.json", "statement.md"
-_STOPPED = (
-    "The decision to stop before the planned end. If it was taken after looking at the model or the training loss, "
-    "claim what was planned: that covers any such decision."
-)
-
-
-class DivergedError(BallsBinsError, ArithmeticError):
-    """A gradient or a parameter is not a number. Names the step, for the operator alone."""
+__all__ = [
+    "CARD", "CHECKPOINT", "MODEL", "STATEMENT", "DivergedError", "InMemory", "Progress", "Result", "evaluate",
+    "load_model", "save_model", "train",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,16 +68,6 @@ class InMemory:
             dataset.examples("validation") if "validation" in dataset.sizes else None,
             tuple(dataset.not_covered),
         )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run is. `loss` is the mean loss of the step's batch: not private, so show it to nobody else."""
-
-    steps: int
-    total_steps: int
-    expected_batch_size: float
-    loss: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -132,14 +103,34 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
     progress: Callable[[Progress], None] | None = None,
+    accept_changes: bool = False,
+    allow_uncovered: bool = False,
 ) -> Result:
     """Run a plan on the training split, and evaluate on the others.
 
-    With `delta` (and noise) the result has a card, written to `directory` with the statement. `batches` reads the
-    training examples from an engine's files. The run stops early after `stop_after` steps in all, or when
-    `should_stop()` is true after a step; the card then states the Mechanism as run.
+    Args:
+      data: a prepared data set, or examples in memory.
+      plan: what to run.
+      key: a master key, from which the key of this run is derived; or a seed, for experiments.
+      directory: where checkpoints, model, card and statement go; a run that was begun there is continued.
+      delta: with it (and noise) the result has a card.
+      batches: reads the training examples from an engine's files. Their run is the run: `batches.manifest.run`.
+      stop_after: stop early after so many steps in all; the card then states the Mechanism as run.
+      should_stop: the same, asked after every step.
+      checkpoint_seconds: how often to save.
+      progress: called after every step.
+      accept_changes: go on, with independent noise, though data, machine or checkpoint changed since the checkpoint.
+      allow_uncovered: train though floating point is not covered on this machine; the card says so.
+
+    Returns:
+      The model, its metrics, the steps taken and the card.
+
+    Raises:
+      InvalidInputError: the plan does not fit the data, or the checkpoint is of another plan.
+      RunError: something changed since the checkpoint, or the machine fails its test.
+      DivergedError: a gradient or a parameter is not a number.
     """
-    secret = as_key(key)
+    secret = _run_key(as_key(key), directory, batches)
     if isinstance(data, Dataset):
         num_examples = data.num_examples("train")
         data = InMemory.of(data, with_training=batches is None)
@@ -156,12 +147,16 @@ def train(
     else:
         feed = FromFiles(batches, data.features, num_examples, plan.sampler, secret, shape)
     facts = plan.facts(data.features, num_examples)
-    run = _Run(plan, model, secret, facts, num_examples, directory)
+    run = Run(
+        plan, model, secret, facts, feed, num_examples, directory,
+        accept_changes=accept_changes, allow_uncovered=allow_uncovered,
+    )  # fmt: skip
     last = plan.total_steps if stop_after is None else min(stop_after, plan.total_steps)
-    run.take_steps(feed, last, should_stop, checkpoint_seconds, progress)
+    run.take_steps(last, should_stop, checkpoint_seconds, progress)
     parameters = run.state.parameters
     metrics = evaluate(model, parameters, {"test": data.test, "validation": data.validation})
     if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
         run.save()
         save_model(directory / MODEL, model, parameters)
     card = None
@@ -174,171 +169,16 @@ def train(
     return Result(plan, model, parameters, run.steps, metrics, card)
 
 
-class _Run:
-    """The state of a run and what it needs for its next step.
-
-    `_identity` is public and random: noise is drawn under it. Two runs with the same secret key and plan, on data
-    that differ in one example, would otherwise share their noise, and the difference of their models would be that
-    example's doing alone. A run that is continued keeps its identity. A seed has a fixed one: everything repeats.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        model: Model,
-        key: Key,
-        facts: dict[str, Any],
-        num_examples: int,
-        directory: Path | None,
-    ) -> None:
-        self.plan, self.model, self.key = plan, model, key
-        self.expected = num_examples / plan.sampler.steps
-        self.num_examples = num_examples
-        self._facts, self._directory, self._saved = facts, directory, -1
-        self._identity = secrets.token_hex(16) if key.is_secret else "seed"
-        self._rates = np.asarray(
-            optax.cosine_decay_schedule(plan.learning_rate, plan.total_steps)(np.arange(plan.total_steps)),
-            np.float32,
+def _run_key(key: Key, directory: Path | None, batches: BatchFiles | None) -> Key:
+    """The key of the run that is continued, of the batch files that are read, or of a new run."""
+    begun = run_id_of(directory)
+    built = None if batches is None else batches.manifest.run
+    if begun is not None and built not in (None, begun):
+        raise SecretError(
+            f"The checkpoint in {str(directory)!r} is of the run {begun}, but the batch files are of the run {built}. "
+            "Continue with the files of that run, or train in another directory."
         )
-        self.state, self.steps = self._begin()
-        self._noise: RunWords | None = None
-        if plan.noise_multiplier > 0.0:
-            run = digest(facts | {"identity": self._identity})
-            self._noise = RunWords(key, run, noise_words(model))
-
-    def _begin(self) -> tuple[State, int]:
-        path = None if self._directory is None else self._directory / CHECKPOINT
-        if path is None or not path.exists():
-            if self._directory is not None:
-                _make(self._directory)
-            return initial_state(self.model.initial(self.key)), 0
-        header, arrays = checkpoint.load(path)
-        checkpoint.require_same(header["run"], self._facts, path)
-        self.key.require(header["key_commitment"])
-        checkpoint.clean(path.parent)
-        structure = jax.tree.structure(jax.eval_shape(lambda: initial_state(self.model.zeros())))
-        state: State = jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays])
-        self._saved, self._identity = header["steps"], header["identity"]
-        return state, header["steps"]
-
-    def save(self) -> None:
-        """Write a checkpoint, unless this step has one already."""
-        if self._directory is None or self._saved == self.steps:
-            return
-        header = {
-            "run": self._facts,
-            "identity": self._identity,
-            "key_commitment": self.key.commitment(),
-            "steps": self.steps,
-        }
-        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)]
-        checkpoint.save(self._directory / CHECKPOINT, header, arrays)
-        self._saved = self.steps
-
-    def take_steps(
-        self,
-        feed: Feed,
-        last: int,
-        should_stop: Callable[[], bool],
-        checkpoint_seconds: float,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        """Step until `last` steps have been taken, watching one step behind so that the next is on its way."""
-        if last > self.steps:
-            self._withdraw()
-        due = time.monotonic() + checkpoint_seconds
-        pending: Watched | None = None
-        for batch in islice(self._batches(feed), max(last - self.steps, 0)):
-            watched = self._step(batch)
-            if pending is not None:
-                self._look(pending, self.steps, progress)
-            self.steps += 1
-            pending = watched
-            if self._directory is not None and time.monotonic() >= due and self.steps < last:
-                self._look(pending, self.steps, None)  # never save what is not a number
-                self.save()
-                due = time.monotonic() + checkpoint_seconds
-            if should_stop():
-                break
-        if pending is not None:
-            self._look(pending, self.steps, progress)
-
-    def _withdraw(self) -> None:
-        """Remove what an earlier stop has claimed: it would be too little beside checkpoints of later steps."""
-        if self._directory is not None:
-            for name in (CARD, STATEMENT):
-                (self._directory / name).unlink(missing_ok=True)
-
-    def _batches(self, feed: Feed) -> Iterator[Batch]:
-        steps = self.plan.sampler.steps
-        first, start = divmod(self.steps, steps)
-        for epoch in range(first, self.plan.epochs):
-            yield from feed.batches(epoch, start if epoch == first else 0)
-
-    def _step(self, batch: Batch) -> Watched:
-        plan = self.plan
-        clip = 0.0 if plan.clip_norm is None else plan.clip_norm
-        scalars = Scalars(
-            self._rates[self.steps],
-            np.float32(clip),
-            np.float32(plan.noise_multiplier * clip),
-            np.float32(self.expected),
-        )
-        if plan.clip_norm is None:
-            self.state, watched = plain_step(self.model, self.state, batch, scalars)
-            return Watched(*watched)
-        words = None if self._noise is None else self._noise.of(self.steps)
-        self.state, watched = private_step(self.model, self.state, batch, words, scalars)
-        if self._noise is not None:
-            self._noise.read_by(self.steps, watched)
-        return Watched(*watched)
-
-    def _look(self, watched: Watched, steps: int, progress: Callable[[Progress], None] | None) -> None:
-        if not bool(watched.finite):
-            raise DivergedError(
-                f"A gradient or a parameter at step {steps:,} of {self.plan.total_steps:,} is not a number: training "
-                "stopped. The last checkpoint is whole. Lower the learning rate, or look for extreme values in the "
-                "data. Do not publish that it stopped, or where: no noise hides that."
-            )
-        if progress is not None:
-            progress(Progress(steps, self.plan.total_steps, self.expected, float(watched.loss)))
-
-    def card(
-        self, mechanism: Mechanism, delta: float, metrics: Mapping[str, float], more: tuple[str, ...]
-    ) -> Card:
-        """What was run, what may be claimed, and what that does not cover."""
-        plan = self.plan
-        early = self.steps < plan.total_steps
-        model = self.model
-        return Card(
-            mechanism,
-            delta,
-            clip_norm=plan.clip_norm,
-            num_examples=self.num_examples,
-            planned=plan.mechanism if early else None,
-            metrics=dict(metrics),
-            not_covered=(*more, *((_STOPPED,) if early else ()), *tail_not_covered(mechanism, delta)),
-            key_commitment=self.key.commitment(),
-            key_secret=self.key.is_secret,
-            noise=SOURCE,
-            normaliser=self.expected,
-            details={
-                "optimizer": "Adam, cosine decay",
-                "learning_rate": plan.learning_rate,
-                "embedding_dim": plan.embedding_dim,
-                "hidden": list(plan.hidden),
-                "parameters": model.num_parameters,
-            },
-        )
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(
-            f"{str(directory)!r} cannot be made ({error.strerror}). Choose another place."
-        ) from None
+    return key.for_run(begun or built)
 
 
 def evaluate(model: Model, parameters: Parameters, splits: Mapping[str, Examples | None]) -> dict[str, float]:

@@ -1,0 +1,130 @@
+"""The grid of a run: how large its unit must be for the noise to cover every rounding of the sums.
+
+The clipped sum is released as unit·(k + r): k is the sum in units, rounded to integers, and r = round(2²⁶·N(0, 1)).
+Because k is an integer, k + r = round(k + 2²⁶·N(0, 1)), a post-processing of the continuous Gaussian mechanism with the
+query k. Its noise multiplier is 2²⁶/Δ, where Δ = max ‖k − k′‖ over neighbouring data. With
+
+    unit = σ·C·(1 + η)·2⁻²⁶
+
+and η as below, Δ ≤ 2²⁶/σ. So the noise multiplier is at least σ, and every accountant of the Gaussian mechanism holds
+unchanged. An example moves k for two reasons (numbers refer to docs/floating_point.md):
+
+* its clipped contribution, of norm at most C, and what rounding makes of the sum it is added to: C·(1 + excess), where
+  `excess` bounds ‖(Ŝ − Ŝ′) − (S − S′)‖/C for the arithmetic at hand (steps 3 and 4);
+* rounding to the grid: |rint a − rint b| ≤ |a − b| + 1 moves each dense coordinate by at most 1 more, and each of
+  the coordinates that one example contributes to by itself (rows of a table) by at most ½ (step 5).
+
+In units that is 2²⁶/(σ(1 + η))·(1 + excess) + √(dense + scattered/4), which is at most 2²⁶/σ if
+
+    η ≥ (excess + ρ)/(1 − ρ),   ρ = σ·√(dense + scattered/4)·2⁻²⁶ .
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ballsbins import validate
+from ballsbins.errors import InvalidInputError
+from ballsbins.noise import SCALE
+
+UNIT_ROUNDOFF = 2.0**-53  # of float64
+UNIT_ROUNDOFF_32 = 2.0**-24
+# Norms are sums of squares of float32 values in float64, all terms at least 0: their relative error is below 10⁻⁹ for up
+# to 4·10⁶ terms. Clipping to so much less than C keeps the true norm within C (step 3).
+CLIP_MARGIN = 1e-9
+_SPARE = 1e-12  # for the rounding of η and unit themselves
+_LARGEST = 2.0**52  # |k + r| must be exact in float64
+_LARGEST_ETA = 0.5
+_SMALLEST_UNIT, _LARGEST_UNIT = 2.0**-100, 2.0**100  # far from where float32 gradients under- or overflow
+
+
+def gamma(count: int, roundoff: float) -> float:
+    """γ_n = n·u/(1 − n·u): what n roundings change at most, relatively."""
+    product = count * roundoff
+    return product / (1.0 - product) if product < 1.0 else math.inf
+
+
+def excess_of(rows: int, roundoff: float = UNIT_ROUNDOFF) -> float:
+    """What summing `rows` contributions in any order, with or without fused multiply-adds, adds to sensitivity.
+
+    |Ŝ − S| ≤ γ_n·Σ|aᵢ||vᵢ| in every entry, so ‖Ŝ − S‖ ≤ γ_n·n·C by Minkowski's inequality, for both neighbours. The
+    division by the unit rounds once more: 4n·u. If sums of chunks are added up, `rows` is the size of a chunk: all
+    chunks but that of the example have the same bits.
+    """
+    return 2.0 * rows * gamma(rows, roundoff) + 4.0 * rows * UNIT_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The unit of a run and what it accounts for.
+
+    Attributes:
+      noise_multiplier: σ, as stated and accounted for.
+      clip_norm: C.
+      rows: the most examples of a step.
+      excess: what the arithmetic of the sums adds to sensitivity, in units of C: `excess_of`.
+      dense: how many coordinates of the sum are rounded once for all examples.
+      scattered: how many coordinates of one example are rounded by themselves before they are added as integers.
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+    rows: int
+    excess: float
+    dense: int
+    scattered: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be covered, with the numbers."""
+        advice = (
+            "Without noise there is no grid, and nothing can be claimed: state a noise multiplier above 0."
+        )
+        validate.real("noise_multiplier", self.noise_multiplier, 0.0, open_left=True, advice=advice)
+        advice = "It is the largest norm of one example's gradient."
+        validate.real("clip_norm", self.clip_norm, 0.0, open_left=True, advice=advice)
+        validate.integer("the most examples of a step", self.rows, 1, advice="A step has at least one.")
+        largest = self.rows * SCALE / self.noise_multiplier
+        if not 2.0 * largest < _LARGEST:
+            raise InvalidInputError(
+                "the largest sum in units of the grid, rows · 2²⁶/σ",
+                f"{self.rows:,} · 2²⁶/{self.noise_multiplier:g} = {largest:.3g}",
+                f"below 2⁵¹ = {_LARGEST / 2:.3g}, or integers overflow",
+                f"Use batches of at most {int(_LARGEST * self.noise_multiplier / SCALE / 2):,} examples, or more noise.",
+            )
+        if not self.eta <= _LARGEST_ETA:
+            raise InvalidInputError(
+                "η, the part of the noise that covers rounding,",
+                f"{self.eta:.3g}",
+                f"at most {_LARGEST_ETA}",
+                f"It comes from σ = {self.noise_multiplier:g} with {self.dense:,} parameters and from sums of "
+                f"{self.rows:,} examples: use less noise, fewer parameters or smaller batches.",
+            )
+        if not _SMALLEST_UNIT <= self.unit <= _LARGEST_UNIT:
+            raise InvalidInputError(
+                "the unit of the grid, σ·C·2⁻²⁶,", f"{self.unit:.3g}",
+                f"from {_SMALLEST_UNIT:.3g} to {_LARGEST_UNIT:.3g}",
+                "Gradients of that size under- or overflow in float32: scale the loss, and the clip norm with it.",
+            )  # fmt: skip
+
+    @cached_property
+    def eta(self) -> float:
+        """η: how much more noise is added than σ·C, so that roundings are covered."""
+        rho = self.noise_multiplier * math.sqrt(self.dense + self.scattered / 4.0) / SCALE
+        return (self.excess + rho) / (1.0 - rho) + _SPARE if rho < 1.0 else math.inf
+
+    @property
+    def unit(self) -> float:
+        """The length of one step of the grid."""
+        return self.noise_multiplier * self.clip_norm * (1.0 + self.eta) / SCALE
+
+    @property
+    def clip_limit(self) -> float:
+        """What computed norms are clipped to, so that true norms are within the clip norm."""
+        return self.clip_norm * (1.0 - CLIP_MARGIN)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a card."""
+        return {"eta": self.eta, "unit": self.unit, "largest_batch": self.rows}

@@ -1,0 +1,95 @@
+"""Two properties of a machine that no proof about arithmetic can give, tested bit for bit on the step itself.
+
+*Row-locality*: at a fixed batch shape, what an example adds to the sums depends on that example and the parameters only,
+not on what stands in the other rows. All rows but one get weight 0, so that one example makes up the whole sum; then
+the other rows are filled with something else, and the sum must keep all its bits.
+
+*Reproducibility*: the same step, taken twice, gives the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ballsbins.training._jax import jax, jnp
+from ballsbins.training.clipping import grid_of
+from ballsbins.training.model import Batch, Model, Parameters
+from ballsbins.training.step import Scalars, initial_state, private_step
+
+_WATCHED_ROWS = 3
+
+
+@dataclass(frozen=True)
+class MachineCheck:
+    """What the test of a machine found."""
+
+    device: str
+    row_local: bool
+    reproducible: bool
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether sums are computed where this was designed and tested; other devices are outside the guarantee."""
+        return self.device.startswith("cpu")
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What keeps floating point from being covered, in words."""
+        found = []
+        if not self.on_cpu:
+            found.append(f"sums are computed on {self.device}, where they have not been tested")
+        if not self.row_local:
+            found.append("what one example adds to the sums depends on the other rows of the batch")
+        return tuple(found)
+
+
+def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -> MachineCheck:
+    """Test the private step of a model on batches of this shape; takes as long as about ten steps."""
+    grid = grid_of(model, 1.0, 1.0, rows)
+    scalars = Scalars(np.float32(1e-3), np.float64(1.0), np.float64(grid.unit), np.float64(rows))
+    silence = np.zeros(model.num_parameters, np.int32)  # without noise nothing hides the last bits
+
+    def step(given: Batch) -> list[Any]:
+        state, _ = private_step(
+            model, initial_state(jax.tree.map(jnp.copy, parameters)), given, silence, scalars
+        )
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(state.optimizer)]
+
+    rng = np.random.default_rng(seed)
+    full = _filled(model, rng, rows)
+    reproducible = _same(step(full), step(full))
+    row_local = True
+    for row in rng.choice(rows, min(_WATCHED_ROWS, rows), replace=False):
+        alone = np.zeros(rows, np.float32)
+        alone[row] = 1.0
+        first = full._replace(weights=alone)
+        other = _filled(model, rng, rows, scale=1e3)
+        mixed = Batch(
+            *(
+                np.where(_column(alone, part), mine, part)
+                for mine, part in zip(first[:3], other[:3], strict=True)
+            ),
+            alone,
+        )
+        row_local &= _same(step(first), step(mixed))
+    device = jax.devices()[0]
+    return MachineCheck(f"{device.platform} ({device.device_kind})", bool(row_local), reproducible)
+
+
+def _filled(model: Model, rng: np.random.Generator, rows: int, scale: float = 1.0) -> Batch:
+    labels = (rng.random(rows) < 0.5).astype(np.float32)
+    integers = (scale * rng.normal(size=(rows, model.num_integers))).astype(np.float32)
+    ids = [rng.integers(0, count, rows) for count in model.buckets]
+    categories = np.stack(ids, axis=1).astype(np.int32) if ids else np.empty((rows, 0), np.int32)
+    return Batch(labels, integers, categories, np.ones(rows, np.float32))
+
+
+def _column(weights: Any, part: Any) -> Any:
+    return (weights > 0).reshape((-1,) + (1,) * (part.ndim - 1))
+
+
+def _same(first: list[Any], second: list[Any]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
