@@ -1,8 +1,9 @@
 """The values that float64 leaves undecided, by interval arithmetic with as many random bits as it takes.
 
-Interval arithmetic encloses: with L levels of 64-bit words the enclosure of a value contains the real number, and once it
-contains no half-integer the nearest integer is known. Another level makes it 2⁶⁴ times narrower. One level leaves about
-one pair in 10⁵ of those that come here undecided, so more than twelve levels occur with a probability below 2⁻⁶⁰⁰.
+Interval arithmetic encloses: with L levels of 64-bit words the enclosure of a value contains the real number, and
+once it contains no half-integer the nearest integer is known. Another level makes it 2⁶⁴ times narrower. One level
+leaves about one pair in 10⁵ of those that come here undecided, so more than twelve levels occur with a probability
+below 2⁻⁶⁰⁰.
 """
 
 from __future__ import annotations

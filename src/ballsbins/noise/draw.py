@@ -106,7 +106,7 @@ def _draw(stream: Keystream, fill: Fill, begin: int, room: NDArray[np.int32]) ->
 
 
 def _levels(stream: Keystream, places: NDArray[np.int64]) -> Callable[[int], tuple[int, int]]:
-    """The words of a pair, which stand at the same two indices in every level: stream number L has those of level L."""
+    """The words of a pair: they stand at the same two indices of every stream, and stream L is level L."""
 
     def words(level: int) -> tuple[int, int]:
         w, a = stream.words64_at(level, places)

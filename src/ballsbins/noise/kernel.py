@@ -10,30 +10,32 @@ distribution, and puts the middle of a quarter where the polynomials are best).
 **Arithmetic.** Only + − × ÷ √, which IEEE 754 rounds correctly, exact operations on bits, and polynomials. Let
 u = 2⁻⁵³. A multiply-add may be fused or not: the bound counts the roundings of both.
 
-1. *Near 1 the complement counts.* If U ≥ √½, V = 1 − U = (¬w + 1 − θ)·2⁻⁶⁴ is used in place of U, so that what is
-   converted is never a rounded difference. With n = w or ¬w, x = (n + ½)·2⁻⁶⁴ has relative error at most 2u (conversion
-   and the addition of ½), and n + θ differs from n + ½ by at most ½.
-2. *Logarithm.* Away from 1: x = 2ᵉ·m with m in [√½, √2), exact on the bits; t = (m − 1)/(m + 1). Near 1:
-   t = −x/(2 − x). In both |t| ≤ 0.1716, and ln m (or ln(1 − x)) = 2 artanh t = t·(2 + 2t²/3 + … + 2t¹⁸/19) with a
-   relative truncation error below t²⁰/21/(1 − t²) < 2.5·10⁻¹⁷ < 0.3u. t has relative error 2u (m − 1 is exact, m + 1 and
-   the quotient round), the polynomial's part beyond its constant is at most 0.011 of it and adds 0.2u, its last addition
-   u, the product u: together 4.5u. Away from 1, e·ln 2 has relative error 2u, and because ln U ≤ −0.3466 where e < 0,
-   |e·ln 2| ≤ 2·|ln U|: with the sum's rounding −ln U has relative error (2·2 + 4.5 + 1)u, and from the 2u of x, which move
-   ln U by 2u ≤ 5.8u·|ln U|, in all 15.3u. Near 1 it is 4.5u + 2u·1.2 < 7u. So R = √(−2 ln U) is right to 15.3u/2 + u < 8.7u.
+1. *Near 1 the complement counts.* If U ≥ 0.7071, V = 1 − U = (¬w + 1 − θ)·2⁻⁶⁴ is used in place of U, so that what is
+   converted is never a rounded difference. With n = w or ¬w, x = (n + ½)·2⁻⁶⁴ has relative error at most 2u
+   (conversion and the addition of ½), and n + θ differs from n + ½ by at most ½. The seam lies so far below √½ that
+   what is not near 1 stays below √½ when it is rounded: its exponent e is at most −1.
+2. *Logarithm.* Away from 1: x = 2ᵉ·m with m in [√½, √2), exact on the bits; t = (m − 1)/(m + 1). Near 1: t = −x/(2
+   − x). In both |t| ≤ 0.1716, and ln m (or ln(1 − x)) = 2 artanh t = t·(2 + 2t²/3 + … + 2t¹⁸/19) with a relative
+   truncation error below t²⁰/21/(1 − t²) < 2.5·10⁻¹⁷ < 0.3u. t has relative error 2u (m − 1 is exact, m + 1 and the
+   quotient round), the polynomial's part beyond its constant is at most 0.011 of it and adds 0.2u, its last
+   addition u, the product u: together 4.5u. Away from 1, e·ln 2 has relative error 2u, and because ln U ≤ −0.3466
+   where e < 0, |e·ln 2| ≤ 2·|ln U|: with the sum's rounding −ln U has relative error (2·2 + 4.5 + 1)u, and from the
+   2u of x, which move ln U by 2u ≤ 5.8u·|ln U|, in all 15.3u. Near 1 it is 4.5u + 2u·1.2 < 7u. So R = √(−2 ln U) is
+   right to 15.3u/2 + u < 8.7u.
 3. *Angle.* Two bits of a choose the quarter, 62 the angle X in [−π/4, π/4). X has relative error 3u (conversion,
-   constant, product). The sine is X·(1 − X²/6 + … − X¹⁴/15!), truncated at X¹⁶/17! < 6·10⁻¹⁷ < 0.6u: relative error 6u. The
-   cosine is 1 − X²/2 + … + X¹⁶/16!, truncated below 2·10⁻¹⁸, absolute error below 3.6u where it is at least √½:
-   relative error below 5.1u.
+   constant, product). The sine is X·(1 − X²/6 + … − X¹⁴/15!), truncated at X¹⁶/17! < 6·10⁻¹⁷ < 0.6u: relative error
+   6u. The cosine is 1 − X²/2 + … + X¹⁶/16!, truncated below 2·10⁻¹⁸, absolute error below 3.6u where it is at least
+   √½: relative error below 5.1u.
 4. *Product.* R·cos φ and R·sin φ: (8.7 + 6 + 1)u = 15.7u, second-order terms included: below 16u·R = 2⁻⁴⁹·R.
    The factor 2²⁶ is exact: below 2⁻²³·R in units of r.
-5. *Unspecified bits.* θ moves x by at most a factor 1 ± 1/(2n). Away from 1 that moves −ln U by ½/n and R by ½/(n·R);
-   near 1 it moves R by R/(4n)·1.2. Left undecided are pairs with n < 2⁴⁴ away from 1 and with n < 2³² near 1. For all
-   others, in units of r, this is at most 2⁻¹⁹/R ≤ 2⁻²¹·³ away from 1 (at n = 2⁴⁴, where R = 5.26; it falls as n grows),
-   a quarter of what point 6 allows there, and at most 2⁻²³·² near 1 (where R = √(2n·2⁻⁶⁴)), which is less than half of
-   it. θ′ moves the values by less than 2⁻³⁵.
-6. *Decision.* A value is decided if it is further than 2⁻²²·(R + 1) from the nearest half-integer. The error of 4 is
-   below half of that wherever R is large; near 1, where R < 0.84, it is below a quarter. So 4 and 5 together stay below
-   it. All others, about 3·10⁻⁶ of the pairs, go to `decide`.
+5. *Unspecified bits.* θ moves x by at most a factor 1 ± 1/(2n). Away from 1 that moves −ln U by ½/n and R by
+   ½/(n·R); near 1 it moves R by R/(4n)·1.2. Left undecided are pairs with n < 2⁴⁴ away from 1 and with n < 2³² near
+   1. For all others, in units of r, this is at most 2⁻¹⁹/R ≤ 2⁻²¹·³ away from 1 (at n = 2⁴⁴, where R = 5.26; it
+   falls as n grows), a quarter of what point 6 allows there, and at most 2⁻²³·² near 1 (where R = √(2n·2⁻⁶⁴)),
+   which is less than half of it. θ′ moves the values by less than 2⁻³⁵.
+6. *Decision.* A value is decided if it is further than 2⁻²²·(R + 1) from the nearest half-integer. The error of 4
+   is below half of that wherever R is large; near 1, where R < 0.84, it is below a quarter. So 4 and 5 together
+   stay below it. All others, about 3·10⁻⁶ of the pairs, go to `decide`.
 
 `tests/noise` holds every step against ball arithmetic, and sees a kernel fail whose polynomial lacks a term.
 """
@@ -48,14 +50,14 @@ import numpy as np
 
 SCALE_BITS = 26
 SCALE = float(2**SCALE_BITS)  # r is a normal variable in units of 2⁻²⁶ standard deviations, rounded
-HALF = 4096  # pairs of a block: its words are HALF words w, then HALF words a; its values likewise cosines, then sines
+HALF = 4096  # pairs of a block: it has HALF words w, then HALF words a; its values are cosines, then sines
 # Of pairs: 2⁻²⁰ with few bits (point 5), and two values within the tolerance of either side (point 6), E[R] = √(π/2).
 UNDECIDED_RATE = 2.0**-20 + 4.0 * 2.0**-22 * (1.0 + math.sqrt(math.pi / 2.0))
 
 _TOLERANCE = 2.0**-22  # point 6
 _LEAST, _LEAST_NEAR = 2.0**-20, 2.0**-32  # of x: n ≥ 2⁴⁴ away from 1, n ≥ 2³² near 1 (point 5)
 # All constants are of 64 bits with a sign: NumPy, numba and XLA agree on what happens to those.
-_NEAR = math.ceil(math.sqrt(0.5) * 2.0**64) - 2**63  # √½·2⁶⁴ as a signed word with its first bit turned
+_NEAR = math.ceil(0.7071 * 2.0**64) - 2**63  # 0.7071·2⁶⁴ as a signed word with its first bit turned
 _SIGN = -(2**63)
 _ROOT_HALF_BITS = int(np.float64(math.sqrt(0.5)).view(np.int64))
 _BITS_2_52 = int(np.float64(2.0**52).view(np.int64))
@@ -91,7 +93,7 @@ def pair_function(
         n = where(near, ~w, w)
         # An unsigned 64-bit integer as float64, in two halves whose bits are set into 2⁸⁴ and 2⁵².
         high, low = float_of(((n >> 32) & _LOW) | _BITS_2_84), float_of((n & _LOW) | _BITS_2_52)
-        x = ((high - (2.0**84 + 2.0**52)) + (low + 0.5)) * 2.0**-64
+        x = (((high - (2.0**84 + 2.0**52)) + low) + 0.5) * 2.0**-64
         above = bits_of(x) - _ROOT_HALF_BITS
         exponent = above >> 52
         m = float_of(bits_of(x) - (exponent << 52))

@@ -36,11 +36,12 @@ class Card:
     """What was run (`mechanism`, with the steps really taken), at which δ its ε is claimed, and the circumstances.
 
     `planned` is what was meant to be run, if the run stopped early. `normaliser` is the constant by which sums of
-    clipped gradients were divided. `noise` says in a few words how the noise was drawn, `key_secret` whether the key
-    was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()` and `run` is `Key.run`, the public
-    id of the run: two cards with the same run share their batches. `floating_point` says what is known of it; None
-    is "not recorded". `metrics` and `details` are free JSON; never put there what depends on the batches. `stated` is the claim if it was obtained in another way
-    than by `mechanism.epsilon(delta)`, for example by Monte Carlo.
+    clipped gradients were divided. `noise` says in a few words how the noise was drawn, `key_secret` whether the
+    key was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()` and `run` is `Key.run`,
+    the public id of the run: two cards with the same run share their batches. `floating_point` says what is known
+    of it; None is "not recorded". `metrics` and `details` are free JSON; never put there what depends on the
+    batches. `stated` is the claim if it was obtained in another way than by `mechanism.epsilon(delta)`, for example
+    by Monte Carlo.
     """
 
     mechanism: Mechanism

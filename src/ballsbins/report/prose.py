@@ -15,7 +15,7 @@ from ballsbins.report.check import refuse_false
 from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
 from ballsbins.report.statement import Item, Section, Statement
 from ballsbins.report.words import confidence, count, down, length_of, name_of, near, stated, up
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
 
 def never_covered(card: Card) -> list[str]:
@@ -294,7 +294,8 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
         "The batches must be drawn as stated: the accounting is that of the sampler that draws them, not of a "
         "stand-in."
     )
-    taken, floating_point = " The noise is taken to be exactly Gaussian.", ()
+    taken = " The noise is taken to be exactly Gaussian."
+    floating_point: tuple[Item, ...] = ()
     if card.floating_point is not None:
         taken, floating_point = "", (Item("Floating point", card.floating_point.sentences()),)
     return (

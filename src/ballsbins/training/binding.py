@@ -1,11 +1,12 @@
 """What the noise of a trainer that owns its data is bound to, so that no two sums ever share noise.
 
-The adversary sees all models of all continuations of a run. If two sums got the same noise, their difference would show
-both without any. So the noise of a step follows from the run's key *and* from everything that decides the sums:
+The adversary sees all models of all continuations of a run. If two sums got the same noise, their difference would
+show both without any. So the noise of a step follows from the run's key *and* from everything that decides the
+sums:
 
 * a keyed hash of the training data of the epoch;
-* the model and the optimizer's state at the beginning of the epoch, which are public, and in which all that was changed
-  earlier shows;
+* the model and the optimizer's state at the beginning of the epoch, which are public, and in which all that was
+  changed earlier shows;
 * the plan, the features and the number of examples;
 * the versions of the libraries, the processor, the number of threads and the compiler's flags;
 * a branch: empty, or a fresh random number where somebody chose to go on after a change.
@@ -35,6 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.noise import Domain
@@ -144,7 +146,7 @@ def state_digest(arrays: Iterable[NDArray[Any]]) -> str:
     """Tell public states apart."""
     found = hashlib.sha256()
     for array in arrays:
-        found.update(memoryview(array).cast("B") if array.ndim else array.tobytes())
+        found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
 
 

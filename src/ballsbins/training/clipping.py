@@ -10,12 +10,12 @@ min(1, C/norm). The signals are scaled by it, and each weight's gradient is then
 
 That is the arithmetic of a plain gradient, with memory for batch × activations, never batch × parameters.
 
-**Floating point** (steps 2 to 5 of docs/floating_point.md). Activations and signals are float32, and whatever rounding
-they have is the example's own. Everything after them has an error bound:
+**Floating point** (steps 2 to 5 of docs/floating_point.md). Activations and signals are float32, and whatever
+rounding they have is the example's own. Everything after them has an error bound:
 
 * norms are float64 sums of squares of float32 values: squares are exact there, and neither under- nor overflow;
-* products aᵀ·v are float32 in chunks of CHUNK rows, added up in float64: an example moves the chunk it is in by at most
-  C·(1 + excess_of(CHUNK)), and no other;
+* products aᵀ·v are float32 in chunks of CHUNK rows, added up in float64: an example moves the chunk it is in by at
+  most C·(1 + excess_of(CHUNK)), and no other;
 * contributions to rows of a table are rounded to the grid one by one and added as integers: exact in any order.
 
 An example whose norm is not a finite number adds nothing, as if it were ⊥: the sum keeps its sensitivity whatever
@@ -128,7 +128,7 @@ def _product(a: jax.Array, v: jax.Array) -> jax.Array:
         a, v = (jnp.pad(part, ((0, missing), (0, 0))) for part in (a, v))
     pieces = [part.reshape(-1, chunk, part.shape[1]) for part in (a, v)]
 
-    def add(total: jax.Array, both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+    def add(total: jax.Array, both: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         # By default GPUs and TPUs round what they multiply to 10 bits or fewer.
         piece = jnp.matmul(both[0].T, both[1], precision=jax.lax.Precision.HIGHEST)
         return total + piece.astype(jnp.float64), None

@@ -1,16 +1,16 @@
 """The grid of a run: how large its unit must be for the noise to cover every rounding of the sums.
 
 The clipped sum is released as unit·(k + r): k is the sum in units, rounded to integers, and r = round(2²⁶·N(0, 1)).
-Because k is an integer, k + r = round(k + 2²⁶·N(0, 1)), a post-processing of the continuous Gaussian mechanism with the
-query k. Its noise multiplier is 2²⁶/Δ, where Δ = max ‖k − k′‖ over neighbouring data. With
+Because k is an integer, k + r = round(k + 2²⁶·N(0, 1)), a post-processing of the continuous Gaussian mechanism with
+the query k. Its noise multiplier is 2²⁶/Δ, where Δ = max ‖k − k′‖ over neighbouring data. With
 
     unit = σ·C·(1 + η)·2⁻²⁶
 
 and η as below, Δ ≤ 2²⁶/σ. So the noise multiplier is at least σ, and every accountant of the Gaussian mechanism holds
 unchanged. An example moves k for two reasons (numbers refer to docs/floating_point.md):
 
-* its clipped contribution, of norm at most C, and what rounding makes of the sum it is added to: C·(1 + excess), where
-  `excess` bounds ‖(Ŝ − Ŝ′) − (S − S′)‖/C for the arithmetic at hand (steps 3 and 4);
+* its clipped contribution, of norm at most C, and what rounding makes of the sum it is added to: C·(1 + excess),
+  where `excess` bounds ‖(Ŝ − Ŝ′) − (S − S′)‖/C for the arithmetic at hand (steps 3 and 4);
 * rounding to the grid: |rint a − rint b| ≤ |a − b| + 1 moves each dense coordinate by at most 1 more, and each of
   the coordinates that one example contributes to by itself (rows of a table) by at most ½ (step 5).
 
@@ -32,9 +32,11 @@ from ballsbins.noise import SCALE
 
 UNIT_ROUNDOFF = 2.0**-53  # of float64
 UNIT_ROUNDOFF_32 = 2.0**-24
-# Norms are sums of squares of float32 values in float64, all terms at least 0: their relative error is below 10⁻⁹ for up
-# to 4·10⁶ terms. Clipping to so much less than C keeps the true norm within C (step 3).
-CLIP_MARGIN = 1e-9
+# Norms are roots of sums of squares of float32 values in float64, all terms at least 0: their relative error is below
+# γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, and a few roundings. Clipping to so much less than C keeps the true norm within C
+# (step 3).
+CLIP_MARGIN = 1e-7
+_MOST_COORDINATES = 10**9
 _SPARE = 1e-12  # for the rounding of η and unit themselves
 _LARGEST = 2.0**52  # |k + r| must be exact in float64
 _LARGEST_ETA = 0.5
@@ -86,13 +88,16 @@ class Grid:
         advice = "It is the largest norm of one example's gradient."
         validate.real("clip_norm", self.clip_norm, 0.0, open_left=True, advice=advice)
         validate.integer("the most examples of a step", self.rows, 1, advice="A step has at least one.")
+        advice = "Norms of longer gradients are not proved to be right: train fewer parameters."
+        validate.integer("the number of parameters", self.dense + self.scattered, 1, _MOST_COORDINATES, advice=advice)
         largest = self.rows * SCALE / self.noise_multiplier
         if not 2.0 * largest < _LARGEST:
+            most = int(_LARGEST * self.noise_multiplier / SCALE / 2.0)
             raise InvalidInputError(
                 "the largest sum in units of the grid, rows · 2²⁶/σ",
                 f"{self.rows:,} · 2²⁶/{self.noise_multiplier:g} = {largest:.3g}",
                 f"below 2⁵¹ = {_LARGEST / 2:.3g}, or integers overflow",
-                f"Use batches of at most {int(_LARGEST * self.noise_multiplier / SCALE / 2):,} examples, or more noise.",
+                f"Use batches of at most {most:,} examples, or more noise.",
             )
         if not self.eta <= _LARGEST_ETA:
             raise InvalidInputError(

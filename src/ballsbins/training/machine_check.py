@@ -1,8 +1,8 @@
 """Two properties of a machine that no proof about arithmetic can give, tested bit for bit on the step itself.
 
-*Row-locality*: at a fixed batch shape, what an example adds to the sums depends on that example and the parameters only,
-not on what stands in the other rows. All rows but one get weight 0, so that one example makes up the whole sum; then
-the other rows are filled with something else, and the sum must keep all its bits.
+*Row-locality*: at a fixed batch shape, what an example adds to the sums depends on that example and the parameters
+only, not on what stands in the other rows. All rows but one get weight 0, so that one example makes up the whole
+sum; then the other rows are filled with something else, and the sum must keep all its bits.
 
 *Reproducibility*: the same step, taken twice, gives the same bits.
 """
@@ -66,14 +66,8 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
         alone = np.zeros(rows, np.float32)
         alone[row] = 1.0
         first = full._replace(weights=alone)
-        other = _filled(model, rng, rows, scale=1e3)
-        mixed = Batch(
-            *(
-                np.where(_column(alone, part), mine, part)
-                for mine, part in zip(first[:3], other[:3], strict=True)
-            ),
-            alone,
-        )
+        other = _filled(model, rng, rows, scale=1e3)._replace(weights=alone)
+        mixed = Batch(*(_with_row(a, b, row) for a, b in zip(first, other, strict=True)))
         row_local &= _same(step(first), step(mixed))
     device = jax.devices()[0]
     return MachineCheck(f"{device.platform} ({device.device_kind})", bool(row_local), reproducible)
@@ -87,8 +81,11 @@ def _filled(model: Model, rng: np.random.Generator, rows: int, scale: float = 1.
     return Batch(labels, integers, categories, np.ones(rows, np.float32))
 
 
-def _column(weights: Any, part: Any) -> Any:
-    return (weights > 0).reshape((-1,) + (1,) * (part.ndim - 1))
+def _with_row(mine: Any, others: Any, row: int) -> Any:
+    """What stands in the other rows, and in one row what is mine."""
+    mixed = others.copy()
+    mixed[row] = mine[row]
+    return mixed
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:

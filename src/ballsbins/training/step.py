@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The numbers of a step. `unit` is that of the grid (None without noise), `expected` the public n/T to divide by."""
+    """The numbers of a step. `unit` is the grid's (None without noise), `expected` the public n/T to divide by."""
 
     learning_rate: np.float32
     clip_norm: np.float64
@@ -75,7 +75,8 @@ def with_noise(
     """Add the integers of the noise to those of the sums, exactly; then multiply by `scale` and round to float32."""
 
     def released(total: jax.Array) -> jax.Array:
-        return (total * scale).astype(jnp.float32)
+        value: jax.Array = (total * scale).astype(jnp.float32)
+        return value
 
     if noise is None:
         everywhere = jnp.zeros((model.num_rows, model.embedding_dim), jnp.float32)

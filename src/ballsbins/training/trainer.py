@@ -8,9 +8,8 @@
 `Plan(sampler, clip_norm=None)` trains without privacy, `Plan(sampler, clip_norm=1.0)` clips without noise. An integer
 as the key is a seed, for experiments. Nothing is written without a `directory`. With one, checkpoints are written as
 the run goes, and the same call continues a run that was killed: it ends with the very same parameters on the same
-machine. A key file serves any number of runs: each has a public random id, and a key of its own derived from both. With
-a seed everything repeats. Runs of one shape (network, rows of a batch) share their compiled step within
-a process.
+machine. A key file serves any number of runs: each has a public random id, and a key of its own derived from both.
+With a seed everything repeats. Runs of one shape (network, rows of a batch) share their compiled step within a process.
 """
 
 from __future__ import annotations
@@ -175,8 +174,8 @@ def _run_key(key: Key, directory: Path | None, batches: BatchFiles | None) -> Ke
     built = None if batches is None else batches.manifest.run
     if begun is not None and built not in (None, begun):
         raise SecretError(
-            f"The checkpoint in {str(directory)!r} is of the run {begun}, but the batch files are of the run {built}. "
-            "Continue with the files of that run, or train in another directory."
+            f"The checkpoint in {str(directory)!r} is of the run {begun}, but the batch files are of the run "
+            f"{built}. Continue with the files of that run, or train in another directory."
         )
     return key.for_run(begun or built)
 
