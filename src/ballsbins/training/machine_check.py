@@ -9,41 +9,17 @@ sum; then the other rows are filled with something else, and the sum must keep a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ballsbins.training._jax import jax, jnp
 from ballsbins.training.clipping import grid_of
+from ballsbins.training.machine import MachineCheck
 from ballsbins.training.model import Batch, Model, Parameters
 from ballsbins.training.step import Scalars, initial_state, private_step
 
 _WATCHED_ROWS = 3
-
-
-@dataclass(frozen=True)
-class MachineCheck:
-    """What the test of a machine found."""
-
-    device: str
-    row_local: bool
-    reproducible: bool
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether sums are computed where this was designed and tested; other devices are outside the guarantee."""
-        return self.device.startswith("cpu")
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """What keeps floating point from being covered, in words."""
-        found = []
-        if not self.on_cpu:
-            found.append(f"sums are computed on {self.device}, where they have not been tested")
-        if not self.row_local:
-            found.append("what one example adds to the sums depends on the other rows of the batch")
-        return tuple(found)
 
 
 def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -> MachineCheck:

@@ -14,7 +14,6 @@ from ballsbins.training.opacus.accountant import BallsBinsAccountant
 from ballsbins.training.opacus.collate import StandInCollate
 from ballsbins.training.opacus.noise import SOURCE
 from ballsbins.training.opacus.run import Run
-from ballsbins.training.tail import tail_not_covered
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
 
@@ -115,7 +114,7 @@ class BallsBinsLoader(DataLoader[Any]):
             num_examples=run.num_examples,
             planned=None if mechanism == run.mechanism else run.mechanism,
             metrics=dict(metrics or {}),
-            not_covered=(*not_covered, *tail_not_covered(mechanism, delta)),
+            not_covered=tuple(not_covered),
             key_commitment=run.key.commitment(),
             key_secret=run.key.is_secret,
             noise=SOURCE,
