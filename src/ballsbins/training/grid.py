@@ -32,9 +32,9 @@ from ballsbins.noise import SCALE
 
 UNIT_ROUNDOFF = 2.0**-53  # of float64
 UNIT_ROUNDOFF_32 = 2.0**-24
-# Norms are roots of sums of squares of float32 values in float64, all terms at least 0: their relative error is below
-# γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, and a few roundings. Clipping to so much less than C keeps the true norm within C
-# (step 3).
+# Norms are roots of sums of squares of float32 values in float64, all terms at least 0: their relative error is
+# below γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, and a few roundings. Clipping to so much less than C keeps the true norm
+# within C (step 3).
 CLIP_MARGIN = 1e-7
 _MOST_COORDINATES = 10**9
 _SPARE = 1e-12  # for the rounding of η and unit themselves
@@ -89,10 +89,12 @@ class Grid:
         validate.real("clip_norm", self.clip_norm, 0.0, open_left=True, advice=advice)
         validate.integer("the most examples of a step", self.rows, 1, advice="A step has at least one.")
         advice = "Norms of longer gradients are not proved to be right: train fewer parameters."
-        validate.integer("the number of parameters", self.dense + self.scattered, 1, _MOST_COORDINATES, advice=advice)
+        validate.integer(
+            "the number of parameters", self.dense + self.scattered, 1, _MOST_COORDINATES, advice=advice
+        )
         largest = self.rows * SCALE / self.noise_multiplier
-        if not 2.0 * largest < _LARGEST:
-            most = int(_LARGEST * self.noise_multiplier / SCALE / 2.0)
+        most = self.most_rows(self.noise_multiplier)
+        if self.rows > most:
             raise InvalidInputError(
                 "the largest sum in units of the grid, rows · 2²⁶/σ",
                 f"{self.rows:,} · 2²⁶/{self.noise_multiplier:g} = {largest:.3g}",
@@ -113,6 +115,11 @@ class Grid:
                 f"from {_SMALLEST_UNIT:.3g} to {_LARGEST_UNIT:.3g}",
                 "Gradients of that size under- or overflow in float32: scale the loss, and the clip norm with it.",
             )  # fmt: skip
+
+    @staticmethod
+    def most_rows(noise_multiplier: float) -> int:
+        """The most examples of a step whose sum cannot overflow."""
+        return int(_LARGEST * noise_multiplier / SCALE / 2.0)
 
     @cached_property
     def eta(self) -> float:

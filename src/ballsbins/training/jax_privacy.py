@@ -7,6 +7,12 @@
         mean = gradient(parameters, data[indices], is_padding_example=indices == -1)
         noisy, state = plan.noise_addition_transform.update(mean, state)
 
+The noise is exact (`ballsbins.noise`): integers, drawn on the host from the run's key and added there to the
+gradient in units of a grid. It arrives in a compiled function by an ordered host callback, so the state of the
+transform holds nothing but the number of the step: no key, no generator. A state that was used before gives NaN,
+never the same noise twice. Clipping and sums are jax_privacy's own, in float32, and divided before the noise sees
+them: they are not covered by the guarantee for floating point, and `plan_card` says so.
+
 The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.MechanismAccountant` knows. The sampler
 `BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless `redraw=False`.
 """
@@ -14,7 +20,7 @@ The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.Mechan
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,11 +31,17 @@ from ballsbins import validate
 from ballsbins.dp_events import MechanismDpEvent
 from ballsbins.errors import InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
+from ballsbins.noise import SOURCE, rounded_normals
+from ballsbins.noise.draw import default_executor
+from ballsbins.report import Card, FloatingPoint
 from ballsbins.samplers import Key, as_key, pad
+from ballsbins.samplers.key import SEED_RUN
 from ballsbins.training._jax import jax, optax
-from ballsbins.training.noise import normals, words_for
+from ballsbins.training.grid import Grid
+from ballsbins.training.steps_taken import mechanism_after
 
 try:
+    from jax.experimental import io_callback
     from jax_privacy import batch_selection, clipping
     from jax_privacy.experimental.execution_plan import DPExecutionPlan
 except ImportError as missing:
@@ -54,6 +66,11 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
         """Validate, once."""
         advice = "Give the number of steps already taken."
         validate.integer("start", self.start, 0, self.mechanism.total_steps, advice=advice)
+
+    @property
+    def run(self) -> str | None:
+        """The public id of the run, to be saved for resuming it."""
+        return self.key.run
 
     @property
     def size(self) -> int | None:
@@ -92,15 +109,16 @@ def execution_plan(
 ) -> Any:
     """Return jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
 
-    Gradients are divided by the public n/T, and the noise is scaled to that. Its state holds a key of its own, as
-    secret as yours: a fresh one for every plan, so that no two runs share noise, or for a seed always the same one.
-    To resume without saving it, give the steps already taken as `start`: batches go on from there, with fresh noise.
+    Gradients are divided by the public n/T, and the noise is scaled to that. The state of the noise is the number
+    of the step. Every plan draws noise of its own, so no two share it; with a seed all repeats. `key` is a master
+    key, from which the key of a new run is derived: `plan.batch_selection_strategy.run` is its id. To resume, give
+    `key=key.for_run(that id)` and the steps already taken as `start`: batches go on from there, with fresh noise.
 
     Where batches are padded, gradients without `is_padding_example` are refused: the padding would be the last
-    example of the data, many times. After the last step of the mechanism the noise transform gives no numbers (NaN):
-    a compiled function cannot raise, and one more step is not accounted for.
+    example of the data, many times. After the last step of the mechanism, and for a state that was used before, the
+    noise transform gives no numbers (NaN): a compiled function cannot raise.
     """
-    secret = as_key(key)
+    secret = as_key(key).for_run()
     advice = "It is the largest norm of one example's gradient."
     clip = validate.real("clip_norm", clip_norm, 0.0, open_left=True, advice=advice)
     count = validate.integer("num_examples", num_examples, 1, advice="Count the training examples.")
@@ -116,9 +134,54 @@ def execution_plan(
             raise InvalidInputError("the sensitivity of this gradient", made.l2_norm_bound, bound, advice)
         return made if batches.size is None else replace(made, fun=_told_of_padding(made.fun))
 
-    fresh = secrets.token_bytes(8) if secret.is_secret else secret.derive("jax_privacy noise", start)[:8]
-    noise = _gaussian(mechanism.noise_multiplier * clip / expected, fresh, mechanism.total_steps - start)
+    noise = _exact_noise(
+        mechanism, clip, expected, min(count, Grid.most_rows(mechanism.noise_multiplier)), batches
+    )
     return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism))
+
+
+def plan_card(
+    plan: Any,
+    delta: float,
+    steps_taken: int,
+    *,
+    num_examples: int,
+    clip_norm: float,
+    metrics: Mapping[str, Any] | None = None,
+    not_covered: Sequence[str] = (),
+) -> Card:
+    """Return the card of a run with a plan of `execution_plan`, after so many steps in all.
+
+    Args:
+      plan: the execution plan.
+      delta: δ of the claim.
+      steps_taken: all steps of the run, those before `start` included.
+      num_examples: as given to `execution_plan`.
+      clip_norm: as given to `execution_plan`.
+      metrics: free JSON.
+      not_covered: one sentence for each further use of the data.
+    """
+    batches: MechanismBatches = plan.batch_selection_strategy
+    run, planned = mechanism_after(steps_taken, batches.mechanism), batches.mechanism
+    device = jax.devices()[0]
+    reason = (
+        "jax_privacy clips and sums in float32 and divides before the noise is added, without an error bound"
+    )
+    return Card(
+        run,
+        delta,
+        clip_norm=clip_norm,
+        num_examples=num_examples,
+        planned=None if run == planned else planned,
+        metrics=dict(metrics or {}),
+        not_covered=tuple(not_covered),
+        key_commitment=batches.key.commitment(),
+        key_secret=batches.key.is_secret,
+        run=batches.run,
+        noise=SOURCE,
+        floating_point=FloatingPoint(f"{device.platform} ({device.device_kind})", None, (reason,)),
+        normaliser=num_examples / planned.sampler.steps,
+    )
 
 
 def _told_of_padding(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,27 +196,71 @@ def _told_of_padding(function: Callable[..., Any]) -> Callable[..., Any]:
     return gradient
 
 
-def _gaussian(deviation: float, seed: bytes, steps: int) -> optax.GradientTransformation:
-    """What jax_privacy's `gaussian_privatizer` is, with noise that reaches far enough.
+class _Host:
+    """What the callback knows: the run's key, a nonce, and which step is next. Nothing of it is in the state."""
 
-    `jax.random.normal` never exceeds 5.42 standard deviations in float32. An example moves a sum by 1/σ of them, so
-    at σ = 0.35 it would be seen to be there with probability 5·10⁻³, whatever ε is: see `training.tail`.
-    """
-    words = jax.numpy.asarray(np.frombuffer(seed, np.uint32))
-    root = jax.random.wrap_key_data(words, impl="threefry2x32")
-    begin = (root, jax.numpy.int32(min(steps, 2**31 - 1)))
+    def __init__(self, grid: Grid, key: Key, expected: float, first: int, steps: int) -> None:
+        self._grid, self._key, self._expected = grid, key, expected
+        self._next, self._steps = first, steps
+        # A fresh one for every plan: two plans with one run, as after a crash, never share noise. A seed repeats.
+        self._nonce = secrets.token_hex(16) if key.is_secret else f"{SEED_RUN} {first}"
+
+    def add(self, step: Any, *gradients: Any) -> list[NDArray[Any]]:
+        """Add the noise of a step; nothing but NaN for a step that had its noise, or that the mechanism has not."""
+        number, leaves = int(step), [np.asarray(leaf) for leaf in gradients]
+        if not self._next <= number < self._steps:
+            return [np.full_like(leaf, np.nan) for leaf in leaves]
+        self._next = number + 1
+        # JAX must not be called from within a callback, so not XLA
+        drawn = rounded_normals(
+            self._key,
+            ("jax_privacy noise", self._nonce, number),
+            sum(leaf.size for leaf in leaves),
+            executor="numba" if default_executor() == "numba" else "numpy",
+        )
+        unit, begin, noisy = self._grid.unit / self._expected, 0, []
+        for leaf in leaves:
+            integers = np.rint(np.multiply(leaf, 1.0 / unit, dtype=np.float64))
+            integers += drawn[begin : begin + leaf.size].reshape(leaf.shape)
+            noisy.append((integers * unit).astype(leaf.dtype))
+            begin += leaf.size
+        return noisy
+
+
+def _exact_noise(
+    mechanism: Mechanism, clip: float, expected: float, rows: int, batches: MechanismBatches
+) -> optax.GradientTransformation:
+    hosts: dict[int, _Host] = {}
+
+    def host_for(size: int) -> _Host:
+        """One for all traces of the update: it remembers which steps had their noise."""
+        if size not in hosts:
+            if hosts:
+                advice = "A plan is for one model: make another plan for another."
+                raise InvalidInputError(
+                    "the number of gradient entries", size, f"{next(iter(hosts))}", advice
+                )
+            # Sums are not covered, but their rounding to the grid is.
+            grid = Grid(mechanism.noise_multiplier, clip, rows, 0.0, size)
+            hosts[size] = _Host(grid, batches.key, expected, batches.start, mechanism.total_steps)
+        return hosts[size]
+
+    def init(parameters: Any) -> Any:
+        del parameters
+        return jax.numpy.int32(batches.start)
 
     def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        key, left = state
-        now, later = jax.random.split(key)
-        unless_over = jax.numpy.where(left > 0, 0.0, jax.numpy.nan)
         leaves, structure = jax.tree.flatten(gradient)
-        noisy = []
-        for number, leaf in enumerate(leaves):
-            bits = jax.random.bits(jax.random.fold_in(now, number), (words_for(leaf.size),), jax.numpy.uint32)
-            drawn = normals(bits, leaf.size).reshape(leaf.shape)
-            noisy.append(leaf + (deviation * drawn + unless_over).astype(leaf.dtype))
-        return jax.tree.unflatten(structure, noisy), (later, jax.numpy.maximum(left - 1, 0))
+        for leaf in leaves:
+            if leaf.dtype not in (np.float32, np.float64):
+                advice = "Fewer bits round sums by more than an example may change them: keep gradients in float32."
+                raise InvalidInputError(
+                    "the type of a gradient", str(leaf.dtype), "float32 or float64", advice
+                )
+        host = host_for(sum(leaf.size for leaf in leaves))
+        shapes = [jax.eval_shape(lambda leaf=leaf: leaf) for leaf in leaves]
+        noisy = io_callback(host.add, shapes, state, *leaves, ordered=True)
+        return jax.tree.unflatten(structure, noisy), state + 1
 
-    return optax.GradientTransformation(lambda params: begin, update)
+    return optax.GradientTransformation(init, update)

@@ -9,7 +9,7 @@
 as the key is a seed, for experiments. Nothing is written without a `directory`. With one, checkpoints are written as
 the run goes, and the same call continues a run that was killed: it ends with the very same parameters on the same
 machine. A key file serves any number of runs: each has a public random id, and a key of its own derived from both.
-With a seed everything repeats. Runs of one shape (network, rows of a batch) share their compiled step within a process.
+With a seed everything repeats. Runs of one shape (network, rows of a batch) share their compiled step in a process.
 """
 
 from __future__ import annotations
