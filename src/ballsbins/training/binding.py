@@ -28,12 +28,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import platform
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +41,7 @@ from ballsbins.noise import Domain
 from ballsbins.report.versions import library_versions
 from ballsbins.samplers import Key
 from ballsbins.training._jax import jax
+from ballsbins.training.machine import processor
 from ballsbins.training.plan import digest
 
 _FLAGS = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_PLATFORMS", "NPROC")
@@ -69,20 +68,8 @@ def machine_facts() -> Mapping[str, str]:
         "device": f"{device.platform} {device.device_kind}",
         "devices": str(jax.device_count()),
         "threads": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "processor": _processor(),
+        "processor": processor(),
     }  # fmt: skip
-
-
-def _processor() -> str:
-    """The instruction sets of the processor, by which libraries choose their loops."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    flags = sorted(
-        {line.partition(":")[2] for line in lines if line.startswith(("flags", "Features", "model name"))}
-    )
-    return f"{platform.machine()} {hashlib.sha256(repr(flags).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True)

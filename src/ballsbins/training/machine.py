@@ -1,8 +1,12 @@
-"""What the test of a machine found; `machine_check` tests JAX, `opacus.machine_check` tests PyTorch."""
+"""What the test of a machine found, and which processor it has; `machine_check` tests JAX, `opacus.machine_check` tests PyTorch."""
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -27,3 +31,16 @@ class MachineCheck:
         if not self.row_local:
             found.append("what one example adds to the sums depends on the other rows of the batch")
         return tuple(found)
+
+
+@cache
+def processor() -> str:
+    """The instruction sets of the processor, by which libraries choose their loops."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    flags = sorted(
+        {line.partition(":")[2] for line in lines if line.startswith(("flags", "Features", "model name"))}
+    )
+    return f"{platform.machine()} {hashlib.sha256(repr(flags).encode()).hexdigest()[:16]}"
