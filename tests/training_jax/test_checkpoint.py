@@ -15,7 +15,7 @@ ARRAYS = [np.arange(6.0).reshape(2, 3), np.array(7, np.int32)]
 def test_what_is_saved_is_loaded(tmp_path):
     save(tmp_path / "a.npz", {"steps": 3}, ARRAYS)
     header, arrays = load(tmp_path / "a.npz")
-    assert header == {"schema": 1, "steps": 3}
+    assert header == {"schema": 2, "steps": 3}
     for got, given in zip(arrays, ARRAYS, strict=True):
         np.testing.assert_array_equal(got, given)
         assert got.dtype == given.dtype
@@ -53,10 +53,18 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_a_later_schema_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("ballsbins.training.checkpoint.SCHEMA", 2)
+    monkeypatch.setattr("ballsbins.training.checkpoint.SCHEMA", 3)
     save(tmp_path / "a.npz", {}, ARRAYS)
     monkeypatch.undo()
     with pytest.raises(InvalidInputError, match="later version"):
+        load(tmp_path / "a.npz")
+
+
+def test_a_checkpoint_of_the_first_version_is_refused_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("ballsbins.training.checkpoint.SCHEMA", 1)
+    save(tmp_path / "a.npz", {}, ARRAYS)
+    monkeypatch.undo()
+    with pytest.raises(InvalidInputError, match=r"noise is not safe.*Train anew"):
         load(tmp_path / "a.npz")
 
 

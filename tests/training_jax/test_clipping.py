@@ -1,14 +1,31 @@
 """The sum of clipped gradients against a loop over examples that shares no code with it, and its sensitivity."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ballsbins.training.clipping import MARGIN, clipped_sum
-from ballsbins.training.model import Batch, Model
+from ballsbins.training.clipping import clipped_sum, grid_of
+from ballsbins.training.grid import CLIP_MARGIN
+from ballsbins.training.model import Batch, Model, Parameters
 
-summed = jax.jit(clipped_sum, static_argnums=0)
+compiled = jax.jit(clipped_sum, static_argnums=0)
+
+
+def summed(model, parameters, batch, clip):
+    """The sums as one tree of float64, and what else there is."""
+    with jax.enable_x64(True):
+        found = compiled(model, parameters, batch, np.float64(clip))
+        gradient = Parameters(found.table.dense(model.num_rows), found.layers)
+    return Summed(jax.tree.map(np.asarray, gradient), found.loss, found.finite)
+
+
+class Summed(NamedTuple):
+    gradient: Parameters
+    loss: jax.Array
+    finite: jax.Array
 
 
 def loss_of_one(parameters, label, integers, categories, offsets):
@@ -42,7 +59,7 @@ def test_equals_a_loop_over_examples(model, parameters, batch, each, quantile):
     norms = norms_of(each)
     clip = float(np.quantile(norms[:32], quantile)) * (0.5 if quantile == 0.0 else 1.01)
     assert (norms[:32] > clip).mean() == pytest.approx(1.0 - quantile, abs=0.05)
-    factor = np.minimum(1.0, clip * (1 - MARGIN) / norms) * batch.weights
+    factor = np.minimum(1.0, clip * (1 - CLIP_MARGIN) / norms) * batch.weights
     got = summed(model, parameters, batch, np.float32(clip))
     for ours, leaf in zip(jax.tree.leaves(got.gradient), jax.tree.leaves(each), strict=True):
         reference = np.einsum("n,n...->...", factor, np.asarray(leaf, np.float64))
@@ -62,6 +79,7 @@ def test_sensitivity_to_any_one_example_is_within_the_clip_norm(model, parameter
     extreme = batch._replace(integers=batch.integers * np.float32(scale))
     whole = summed(model, parameters, extreme, np.float32(clip)).gradient
     largest = 0.0
+    excess = grid_of(model, 1e-3, clip, 40).excess  # what rounding may add: tests/training_jax/test_floating_point.py
     for place in range(0, 32, 3):
         weights = extreme.weights.copy()
         weights[place] = 0.0  # the example becomes ⊥
@@ -70,8 +88,7 @@ def test_sensitivity_to_any_one_example_is_within_the_clip_norm(model, parameter
             np.linalg.norm(np.asarray(a, np.float64) - np.asarray(b, np.float64))
             for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(without), strict=True)
         ]
-        assert max(parts) <= clip
-        assert np.linalg.norm(parts) <= clip
+        assert np.linalg.norm(parts) <= clip * (1.0 + excess)
         largest = max(largest, float(np.linalg.norm(parts)))
     if scale == 1e4:  # and nothing is wasted
         assert largest >= 0.999 * clip
@@ -103,7 +120,7 @@ def test_an_empty_batch_has_sum_zero(model, parameters, batch):
     assert all(not np.asarray(leaf).any() for leaf in jax.tree.leaves(got.gradient))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_example_without_a_finite_norm_adds_nothing(model, parameters, batch, bad):
     """Whatever it holds, the sum keeps its sensitivity; and the operator is told."""
     broken = batch.integers.copy()
@@ -137,9 +154,10 @@ def test_memory_grows_with_batch_times_activations_not_parameters():
     def temporary_bytes(function, size):
         floats, ids = ((size,), (size, 2)), jax.ShapeDtypeStruct((size, 2), jnp.int32)
         labels, integers = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in floats)
-        lowered = jax.jit(function, static_argnums=0).lower(
-            model, parameters, Batch(labels, integers, ids, labels), 1.0
-        )
+        with jax.enable_x64(function is clipped_sum):
+            lowered = jax.jit(function, static_argnums=0).lower(
+                model, parameters, Batch(labels, integers, ids, labels), 1.0
+            )
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     ours, theirs = (temporary_bytes(f, 256) - temporary_bytes(f, 128) for f in (clipped_sum, one_each))

@@ -14,7 +14,7 @@ from ballsbins import BallsAndBins, Mechanism, Poisson, Shuffle
 from ballsbins.dp_events import MechanismAccountant
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Key, new_key
-from ballsbins.training.jax_privacy import MechanismBatches, execution_plan
+from ballsbins.training.jax_privacy import MechanismBatches, execution_plan, plan_card
 
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
 
@@ -142,10 +142,85 @@ def test_two_runs_with_one_secret_key_do_not_share_noise():
     assert np.abs(correlations).max() < 7 / np.sqrt(size)
 
 
-def test_noise_reaches_further_than_that_of_jax():
-    """jax.random.normal gives no value beyond 5.42 in float32; the values of this seed have one at 5.49."""
-    scale = 0.8 * 0.5 / (N / 8)
-    assert np.abs(first_noise(0, size=2**19)).max() / scale > 5.45
+def test_a_state_that_was_used_gives_no_numbers_and_holds_no_key():
+    """The same noise on two gradients would show both: a state that is kept back and used again gives NaN."""
+    noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=new_key()).noise_addition_transform
+    update, first = jax.jit(noise.update), noise.init(jnp.zeros(9))
+    assert (first.shape, first.dtype, int(first)) == ((), np.int32, 0)  # the number of the step, and nothing else
+    one, second = update(jnp.zeros(9), first)
+    assert np.isfinite(one).all()
+    again, _ = update(jnp.ones(9), first)
+    assert np.isnan(again).all()
+    assert np.isfinite(update(jnp.zeros(9), second)[0]).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gradients_of_16_bits_are_refused(dtype):
+    noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1).noise_addition_transform
+    with pytest.raises(InvalidInputError, match=f"the type of a gradient is '{jnp.dtype(dtype).name}'"):
+        noise.update((jnp.zeros(4, jnp.float32), jnp.zeros(4, dtype)), noise.init(None))
+
+
+def test_a_plan_is_for_one_model():
+    noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1).noise_addition_transform
+    noise.update(jnp.zeros(4), noise.init(None))
+    with pytest.raises(InvalidInputError, match="A plan is for one model"):
+        noise.update(jnp.zeros(5), noise.init(None))
+
+
+def impossible(values, scale):
+    """Values that float32 noise alone cannot have: no float32 z gives scale·z."""
+    guess = (values.astype(np.float64) / scale).astype(np.float32)
+    reached = np.zeros(values.shape, bool)
+    for steps in range(-3, 4):
+        reached |= np.float32(scale) * (guess.view(np.int32) + steps).view(np.float32) == values
+    return ~reached
+
+
+def test_noisy_gradients_do_not_tell_where_the_sum_was_zero():
+    """jax_privacy's own noise does: where the sum is not 0, some values are none that noise alone can have."""
+    from jax_privacy import noise_addition
+
+    size, scale = 40_000, 0.8 * 0.5 / (N / 8)
+    sums = jnp.where(jnp.arange(size) % 2 == 0, 0.01 * jax.random.normal(jax.random.key(1), (size,)), 0.0)
+    theirs = noise_addition.gaussian_privatizer(stddev=scale, prng_key=jax.random.key(2))
+    ours = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=4).noise_addition_transform
+    found = []
+    for noise in (theirs, ours):
+        noisy = np.asarray(noise.update(sums, noise.init(sums))[0])
+        flagged = impossible(noisy, scale)
+        found.append([[int(part.sum()), int((~part).sum())] for part in (flagged[0::2], flagged[1::2])])
+    assert found[0][0][0] > 0.01 * size / 2
+    assert found[0][1][0] == 0
+    assert stats.fisher_exact(found[1]).pvalue > FALSE_ALARM
+
+
+def test_a_run_can_be_continued_by_its_id():
+    key = new_key()
+    first = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=key)
+    run = first.batch_selection_strategy.run
+    other = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=key)
+    assert other.batch_selection_strategy.run != run
+    resumed = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=key.for_run(run), start=3)
+    whole = list(first.batch_selection_strategy.batch_iterator(N))
+    for a, b in zip(whole[3:], resumed.batch_selection_strategy.batch_iterator(N), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not all(
+        np.array_equal(a, b)
+        for a, b in zip(whole, other.batch_selection_strategy.batch_iterator(N), strict=True)
+    )
+
+
+def test_the_card_says_that_sums_are_not_covered():
+    key = new_key()
+    plan = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=key)
+    card = plan_card(plan, 1e-3, 5, num_examples=N, clip_norm=0.5)
+    assert card.mechanism == Mechanism(BINS.sampler, 0.8, 1, 5)
+    assert card.planned == BINS
+    assert card.run == plan.batch_selection_strategy.run
+    text = " ".join(card.statement().text().split())
+    assert "The noise is exact" in text
+    assert "NOT covered: jax_privacy clips and sums in float32" in text
 
 
 def test_parts_and_steps_have_noise_of_their_own():

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Key, Mechanism, Poisson, Shuffle, new_key
-from ballsbins.errors import DataError, InvalidInputError, SecretError, UnreachableTargetError
+from ballsbins.errors import DataError, InvalidInputError, RunError, SecretError, UnreachableTargetError
 from ballsbins.report import Card
-from ballsbins.training import trainer
+from ballsbins.training import binding, checkpoint, trainer
+from ballsbins.training import run as run_module
 from ballsbins.training.checkpoint import load
 from ballsbins.training.feed import FromMemory
+from ballsbins.training.machine_check import MachineCheck
 from ballsbins.training.trainer import DivergedError, InMemory, load_model, train
 
 SEED = 4
@@ -150,16 +152,193 @@ def test_a_run_that_goes_on_withdraws_what_it_claimed_when_it_stopped(data, plan
     assert Card.read(tmp_path / trainer.CARD).mechanism == once.mechanism
 
 
-def test_two_runs_with_one_secret_key_do_not_share_noise(data, plan, tmp_path):
+def test_two_runs_with_one_key_file_share_neither_batches_nor_noise(data, plan, tmp_path):
     """Else models trained on data sets that differ in one example would differ by that example's gradients alone."""
     key = new_key()
     first = train(data, plan, key=key, directory=tmp_path / "one", stop_after=1, checkpoint_seconds=0.0)
     second = train(data, plan, key=key, directory=tmp_path / "two", stop_after=1)
     assert not same(first.parameters, second.parameters)
+    runs = [load(tmp_path / name / trainer.CHECKPOINT)[0]["run_id"] for name in ("one", "two")]
+    assert runs[0] != runs[1]
+    batches = [list(map(list, plan.sampler.batches(240, key.for_run(run)))) for run in runs]
+    assert batches[0] != batches[1]
     (tmp_path / "three").mkdir()
     shutil.copy(tmp_path / "one" / trainer.CHECKPOINT, tmp_path / "three")
     ended = [train(data, plan, key=key, directory=tmp_path / name, stop_after=9) for name in ("one", "three")]
-    assert same(ended[0].parameters, ended[1].parameters)  # what is continued keeps its noise
+    assert same(ended[0].parameters, ended[1].parameters)  # what is continued keeps its batches and its noise
+
+
+def noises(data, plan, key, directory, monkeypatch, **options):
+    """The noise that a run adds in each of its next steps."""
+    seen = []
+    own = run_module.NoiseAhead
+
+    class Watching(own):
+        def of(self, step):
+            seen.append(super().of(step).copy())
+            return seen[-1]
+
+    monkeypatch.setattr(run_module, "NoiseAhead", Watching)
+    train(data, plan, key=key, directory=directory, **options)
+    monkeypatch.undo()
+    return seen
+
+
+def begun(data, plan, key, place):
+    """A run of four steps, to be continued."""
+    train(data, plan, key=key, directory=place, stop_after=4)
+    return place
+
+
+def copied(place, name):
+    shutil.copytree(place, place.parent / name)
+    return place.parent / name
+
+
+def changed_data(data, plan):
+    other = data.train.take(np.arange(240))
+    other.categories[200, 1] = (other.categories[200, 1] + 1) % 5
+    return replace(data, train=other)
+
+
+def share_of_equal(first, second):
+    """Independent values of this size meet once in 10⁸."""
+    assert len(first) == len(second) > 0
+    return max(float((a == b).mean()) for a, b in zip(first, second, strict=True))
+
+
+def test_what_is_continued_unchanged_repeats_and_what_changed_has_other_noise_in_every_step(
+    data, plan, tmp_path, monkeypatch
+):
+    """One byte of the data, of the machine's facts or of the checkpoint; the control is noise by (key, run, step)."""
+    key = new_key()
+    place = begun(data, plan, key, tmp_path / "run")
+    first = noises(data, plan, key, copied(place, "a"), monkeypatch, stop_after=20)
+    again = noises(data, plan, key, copied(place, "b"), monkeypatch, stop_after=20)
+    assert len(first) == 16
+    assert share_of_equal(first, again) == 1.0
+
+    edited = changed_data(data, plan)
+    with pytest.raises(RunError, match=r"at step 4 .* something has changed: the training data\..*accept_changes"):
+        train(edited, plan, key=key, directory=copied(place, "c"))
+    other = noises(edited, plan, key, tmp_path / "c", monkeypatch, stop_after=20, accept_changes=True)
+    assert share_of_equal(first, other) < 1e-2
+
+    with monkeypatch.context() as patch:
+        facts = dict(binding.machine_facts()) | {"jax": "99.0"}
+        patch.setattr(run_module, "machine_facts", lambda: facts)
+        with pytest.raises(RunError, match=r"something has changed: jax \(.* → 99.0\)"):
+            train(data, plan, key=key, directory=copied(place, "d"))
+        other = noises(data, plan, key, tmp_path / "d", patch, stop_after=20, accept_changes=True)
+    assert share_of_equal(first, other) < 1e-2
+
+    header, arrays = load(place / trainer.CHECKPOINT)
+    arrays[0] = arrays[0].copy()
+    arrays[0].view(np.uint8)[0, 0] ^= 1
+    forged = copied(place, "e")
+    header.pop("schema")
+    checkpoint.save(forged / trainer.CHECKPOINT, header, arrays)
+    with pytest.raises(RunError, match="something has changed: the checkpoint itself"):
+        train(data, plan, key=key, directory=forged)
+    other = noises(data, plan, key, forged, monkeypatch, stop_after=20, accept_changes=True)
+    assert share_of_equal(first, other) < 1e-2
+
+    # The control: noise that follows from key, run and step alone is the same on the edited data.
+    monkeypatch.setattr(binding.Binding, "noise_domain", lambda self: ("training noise", "broken"))
+    with monkeypatch.context() as patch:
+        one = noises(data, plan, key, copied(place, "f"), patch, stop_after=20)
+    monkeypatch.setattr(binding.Binding, "noise_domain", lambda self: ("training noise", "broken"))
+    with monkeypatch.context() as patch:
+        two = noises(edited, plan, key, copied(place, "g"), patch, stop_after=20, accept_changes=True)
+    assert share_of_equal(one, two) == 1.0
+
+
+def test_two_continuations_do_not_show_the_example_that_was_changed(data, plan, tmp_path, monkeypatch):
+    """With shared noise the rows of the tables that differ after its step are the example's own categories."""
+    key, secret = new_key(), []
+    place = begun(data, plan, key, tmp_path / "run")
+    secret = key.for_run(load(place / trainer.CHECKPOINT)[0]["run_id"])
+    batches = [set(batch.tolist()) for batch in plan.sampler.batches(240, secret)]
+    example = min(batches[6])  # of a step after the checkpoint
+    other = data.train.take(np.arange(240))
+    other.labels[example] = 1.0 - other.labels[example]
+    edited = replace(data, train=other)
+
+    def differing_rows(**patched):
+        for name, value in patched.items():
+            monkeypatch.setattr(binding.Binding, name, value)
+        tables = []
+        for number, given in enumerate((data, edited)):
+            directory = copied(place, f"{len(patched)} {number}")
+            result = train(given, plan, key=key, directory=directory, stop_after=7, accept_changes=True)
+            tables.append(np.asarray(result.parameters.table))
+        monkeypatch.undo()
+        return set(np.flatnonzero((tables[0] != tables[1]).any(axis=1)).tolist())
+
+    rows = {int(data.train.categories[example, 0]), 7 + int(data.train.categories[example, 1])}
+    # The control: noise by key, run and step alone, which is what two models of one checkpoint used to share.
+    assert differing_rows(noise_domain=lambda self: ("training noise", "broken")) == rows
+    assert differing_rows() == set(range(12))
+
+
+def test_the_card_of_a_run_that_went_on_after_a_change_says_so(data, plan, tmp_path):
+    key, once = new_key(), replace(plan, epochs=1)
+    train(data, once, key=key, directory=tmp_path, stop_after=4, delta=1e-5)
+    result = train(changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5, accept_changes=True)
+    assert any("went on at step 4 with independent noise" in line for line in result.card.not_covered)
+    again = train(changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5)  # nothing left to do
+    assert again.card.not_covered == result.card.not_covered
+
+
+def test_the_card_says_what_is_covered(data, plan):
+    card = train(data, replace(plan, epochs=1), key=new_key(), delta=1e-5).card
+    assert card.floating_point.covered
+    assert 0 < card.floating_point.eta < 1e-3
+    assert len(card.run) == 32
+    text = " ".join(card.statement().text().split())
+    assert "Floating point. Covered." in text
+    assert "guarantee is computational" in text
+    assert "floating-point noise" not in text.partition("What is not covered")[2]
+    assert "with one row fewer" in text
+
+
+def test_a_machine_that_fails_its_test_trains_only_if_told(data, plan, tmp_path, monkeypatch):
+    failing = MachineCheck("cpu (cpu)", row_local=False, reproducible=True)
+    monkeypatch.setattr(run_module, "check_step", lambda *_: failing)
+    once = replace(plan, epochs=1)
+    with pytest.raises(RunError, match=r"not covered on this machine: what one example adds .*allow_uncovered"):
+        train(data, once, key=new_key(), directory=tmp_path / "out", delta=1e-5)
+    assert not (tmp_path / "out").exists()
+    card = train(data, once, key=new_key(), delta=1e-5, allow_uncovered=True).card
+    assert not card.floating_point.covered
+    assert "NOT covered: what one example adds" in " ".join(card.statement().text().split())
+
+
+def test_where_sums_do_not_repeat_noise_is_never_the_same(data, plan, tmp_path, monkeypatch):
+    """Two runs would otherwise release k + r and k′ + r, whose difference has no noise."""
+    key = new_key()
+    place = begun(data, plan, key, tmp_path / "run")
+    wavering = MachineCheck("cpu (cpu)", row_local=True, reproducible=False)
+    found = []
+    for name in ("a", "b"):
+        directory = copied(place, name)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "check_step", lambda *_: wavering)
+            found.append(noises(data, plan, key, directory, patch, stop_after=8))
+    assert share_of_equal(*found) < 1e-2
+
+
+def test_a_device_that_was_not_tested_is_outside_the_guarantee():
+    assert MachineCheck("cpu (cpu)", row_local=True, reproducible=True).failures == ()
+    (said,) = MachineCheck("gpu (some card)", row_local=True, reproducible=True).failures
+    assert "computed on gpu (some card), where they have not been tested" in said
+
+
+def test_a_grid_that_would_overflow_is_refused_before_anything_is_written(data, plan, tmp_path):
+    quiet = replace(plan, noise_multiplier=1e-7)
+    with pytest.raises(InvalidInputError, match=r"rows · 2²⁶/σ is '60 · 2²⁶/1e-07"):
+        train(data, quiet, key=SEED, directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_left_behind(data, plan, tmp_path):
@@ -223,7 +402,7 @@ def test_progress_tells_nothing_of_batch_sizes(data, plan):
 
 def test_a_gradient_that_is_no_number_stops_with_its_step(data, plan, tmp_path):
     broken = data.train.take(np.arange(240))
-    broken.integers[100] = 1e30  # finite, so that the data is accepted, but its gradient is not
+    broken.integers[100] = 3e38  # finite, so that the data is accepted, but its gradient is not
     step = 1 + next(t for t, batch in enumerate(plan.sampler.batches(240, SEED)) if 100 in batch)
     with pytest.raises(DivergedError, match=f"step {step} of 24"):
         train(replace(data, train=broken), plan, key=SEED, directory=tmp_path, checkpoint_seconds=0.0)
