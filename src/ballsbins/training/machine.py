@@ -1,4 +1,4 @@
-"""What the test of a machine found, and which processor it has; `machine_check` tests JAX, `opacus.machine_check` tests PyTorch."""
+"""What the test of a machine found, in JAX or in PyTorch, and which processor it has."""
 
 from __future__ import annotations
 

@@ -40,11 +40,12 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> list[tuple[float, float, int]]:
-        """The steps in Opacus' form: (noise multiplier, sample rate, steps)."""
+        """The steps in Opacus' form: (noise multiplier, sample rate, steps), with the noise that is accounted for."""
         progress = self._progress
-        if progress is None or progress.steps_taken == 0:
+        run = None if progress is None else progress.as_run()
+        if progress is None or run is None:
             return []
-        return [(progress.mechanism.noise_multiplier, progress.sample_rate, progress.steps_taken)]
+        return [(run.noise_multiplier, progress.sample_rate, run.total_steps)]
 
     @history.setter
     def history(self, entries: Sequence[tuple[float, float, int]]) -> None:
@@ -54,7 +55,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
                 self._progress.steps_taken = 0
             return
         progress = self._known()
-        covered = (progress.mechanism.noise_multiplier, progress.sample_rate)
+        covered = (progress.accounted.noise_multiplier, progress.sample_rate)
         for noise, rate, _ in entries:
             self._check(noise, rate, covered)
         steps = sum(count for *_, count in entries)

@@ -17,7 +17,6 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from ballsbins.errors import RunError
 
 _TOLERANCE = 1e-3  # of a norm, in float32
-_PRECISE = (torch.float32, torch.float64)
 
 
 class CheckedLoss(DPLossFastGradientClipping):  # type: ignore[misc]
@@ -54,11 +53,6 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 "layer in every step, freeze it before make_private, or use grad_sample_mode='hooks'."
             ) from None
         norms = module.per_sample_gradient_norms
-        if norms.dtype not in _PRECISE:
-            raise RunError(
-                f"The norms to clip by have the type {norms.dtype}, which is wrong by up to a hundredth. Ghost "
-                "clipping needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in float32."
-            )
         if watched is not None:
             place, norm = watched
             if norm > float(norms[place]) * (1.0 + _TOLERANCE) + 1e-6:

@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
+from ballsbins.noise import SOURCE
 from ballsbins.report import Card
 from ballsbins.training.opacus.accountant import BallsBinsAccountant
 from ballsbins.training.opacus.collate import StandInCollate
-from ballsbins.training.opacus.noise import SOURCE
 from ballsbins.training.opacus.run import Run
 
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
@@ -107,18 +107,29 @@ class BallsBinsLoader(DataLoader[Any]):
         run.require_no_loss()
         if mechanism is None:
             raise RunError("No step was taken, so there is nothing to state. Train first.")
+        details: dict[str, Any] = {}
+        if run.repeats:
+            times = 1 + run.repeats
+            details["repeated_steps"] = (
+                f"Steps of this run were taken up to {times} times, because a process was stopped after its last "
+                f"checkpoint. Each has noise of {run.mechanism.noise_multiplier!r} times the clip norm. The claim "
+                f"counts all of them: it is that of a run with the noise multiplier divided by √{times}."
+            )
         return Card(
             mechanism,
             delta,
             clip_norm=run.clip_norm,
             num_examples=run.num_examples,
-            planned=None if mechanism == run.mechanism else run.mechanism,
+            planned=None if mechanism == run.accounted else run.accounted,
             metrics=dict(metrics or {}),
-            not_covered=tuple(not_covered),
+            not_covered=(*not_covered, *run.not_covered()),
             key_commitment=run.key.commitment(),
             key_secret=run.key.is_secret,
+            run=run.key.run,
             noise=SOURCE,
+            floating_point=run.floating_point(),
             normaliser=run.normaliser,
+            details=details,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,70 +1,88 @@
-"""Gaussian noise for the optimizer, from the key: nothing of a generator needs to be saved to resume exactly.
-
-torch's generators will not do: the one for the CPU takes 32 bits of a seed, so that all its noise can be tried out,
-and none is made to withstand somebody who sees its output. The words come from the same AES-256 keystream as the
-batches, under another purpose, and Box and Muller's transform makes them normal.
-
-**Precision.** Uniform values are multiples of 2⁻⁶⁴, rounded to 53 bits; normal ones are computed and added in float64
-and reach 9.4 standard deviations (`training.tail` says why that matters). The noisy sum is then rounded to the type
-of the gradient. So the low bits of a float32 gradient carry no more than the sum does, unlike float32 noise, whose
-gaps show. It remains an approximation of the continuous Gaussian for which privacy is proved.
-
-**One noise, one sum.** If two sums ever got the same noise, their difference would show both without any: somebody
-continues from one checkpoint twice, with two learning rates, or with data in which an example was corrected. So the
-noise also depends on the very sums it is added to, by a hash under the key, as the nonce of some signatures does on
-their message. The same sums get the same noise, which tells nothing new and lets runs repeat; any others get
-independent noise. A key that is only a seed, for experiments, does without: there noise is to be the same however
-additions are ordered.
-"""
+"""The noise of the next step, drawn by a thread while the model computes, and added to integers exactly."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ballsbins.noise import Domain, rounded_normals
 from ballsbins.samplers import Key
-from ballsbins.samplers.keystream import Keystream
+from ballsbins.training.opacus.threads import compiled, in_threads, threads_for
 
-SOURCE = "Gaussian, from AES-256 in counter mode under the run's key, added in 64-bit floating point"
-_PIECE = 1 << 20  # values at a time, so that noise in float64 does not double the memory of a large layer
-
-
-def digest(sums: Iterable[torch.Tensor]) -> bytes:
-    """Tell sums of gradients apart. As secret as they are: it is only hashed again, with the key."""
-    found = hashlib.sha256()
-    for total in sums:
-        found.update(total.detach().to("cpu").contiguous().numpy().data)
-    return found.digest()
+_PIECE = 1 << 16  # values at a time: in float64 they stay in the processor's cache
 
 
 class StepNoise:
-    """The noise of one step of one run: a pure function of key, identity of the run, step, sums and parameter."""
+    """round(2²⁶·N(0, 1)) for every parameter, one vector for a step, in one room that all steps use.
 
-    def __init__(self, key: Key, identity: str, step: int, sums: bytes, scale: float) -> None:
-        """Derive the keystream of this step; `sums` tells what the noise is for, `scale` its standard deviation."""
-        self._words = Keystream(key, "opacus noise", identity, step, sums, scale.hex())
-        self._scale = scale
+    The noise does not depend on the data, so the next step's can be drawn as soon as this step's was added.
+    """
 
-    def normals(self, parameter: int, start: int, count: int) -> torch.Tensor:
-        """Give the standard normal values start … start + count − 1 of a parameter, in float64; `start` is even."""
-        pairs = -(-count // 2)
-        words = self._words.words64(parameter, start, 2 * pairs).reshape(2, pairs)
-        uniform = torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-64)  # in (0, 1]
-        radius = torch.sqrt(-2.0 * torch.log(uniform[0]))
-        angle = 2.0 * math.pi * uniform[1]
-        return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count]
+    def __init__(self) -> None:
+        """Take no memory yet: how many parameters there are is known at the first step."""
+        self._room: NDArray[np.int32] = np.empty(0, np.int32)
+        self._wanted: tuple[Key, Domain, int] | None = None
+        self._drawn: Future[NDArray[np.int32]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
 
-    def added_to(self, total: torch.Tensor, parameter: int) -> torch.Tensor:
-        """Return a sum of gradients plus its noise, of the sum's type and device."""
-        flat = total.detach().reshape(-1)
-        noisy = torch.empty_like(flat)
-        for begin in range(0, flat.numel(), _PIECE):
-            piece = flat[begin : begin + _PIECE].to("cpu", torch.float64)
-            noisy[begin : begin + _PIECE] = piece + self._scale * self.normals(
-                parameter, begin, piece.numel()
-            )
-        return noisy.view_as(total)
+    def begin(self, key: Key, domain: Domain, count: int) -> None:
+        """Begin to draw. What was drawn before must have been used; if it is for something else it is forgotten."""
+        if self._wanted == (key, domain, count):
+            return
+        if self._drawn is not None:
+            self._drawn.result()  # the room is in use
+        if len(self._room) < count:
+            self._room = np.empty(count, np.int32)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._wanted = key, domain, count
+        self._drawn = self._thread.submit(rounded_normals, key, domain, count, out=self._room)
+
+    def of(self, key: Key, domain: Domain, count: int) -> NDArray[np.int32]:
+        """Return the noise of a step, to be read before the next call of `begin`."""
+        self.begin(key, domain, count)
+        assert self._drawn is not None
+        values = self._drawn.result()
+        self._wanted = self._drawn = None  # it is used once
+        return values
+
+
+def write_gradients(parameters: Sequence[Any], noise: NDArray[np.int32], unit: float) -> None:
+    """Set `grad` of every parameter to unit·(k + r), rounded to its type; k is `summed_grad`, integers as float64.
+
+    k + r is exact. The product and all that follows is post-processing.
+    """
+    begin = 0
+    for parameter in parameters:
+        sums = parameter.summed_grad.reshape(-1)
+        drawn = noise[begin : begin + sums.numel()]
+        begin += sums.numel()
+        gradient = parameter.grad
+        # What the backward pass left there is not needed, and new memory costs more than what is put in it.
+        if gradient is None or gradient.dtype != parameter.dtype or not gradient.is_contiguous():
+            gradient = torch.empty_like(parameter, memory_format=torch.contiguous_format, requires_grad=False)
+        _release(sums, drawn, unit, gradient.detach().view(-1))
+        parameter.grad = gradient
+
+
+def _release(sums: torch.Tensor, drawn: NDArray[np.int32], unit: float, out: torch.Tensor) -> None:
+    count = sums.numel()
+    if compiled(sums):
+        from ballsbins.training.opacus.rounding import release
+
+        share = -(-count // threads_for(count)) or 1
+        k, values = sums.numpy(), out.numpy()
+        in_threads(
+            lambda first: release(k, drawn, unit, values, first, min(first + share, count)),
+            range(0, count, share),
+        )
+        return
+    r = torch.from_numpy(drawn).to(sums.device)
+    for first in range(0, count, _PIECE):
+        piece = slice(first, first + _PIECE)
+        out[piece] = (sums[piece] + r[piece]).mul_(unit)

@@ -1,27 +1,35 @@
-"""Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key."""
+"""Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key.
+
+`summed_grad` of every parameter holds integers, as float64: the sum of clipped gradients in units of the run's grid.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
 from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.training.grid import Grid
+from ballsbins.training.opacus.clipping import COARSE, clipped_sum
 from ballsbins.training.opacus.layers import TrainingPasses
-from ballsbins.training.opacus.noise import StepNoise, digest
+from ballsbins.training.opacus.noise import StepNoise, write_gradients
 from ballsbins.training.opacus.run import Run
 
 RUN = "ballsbins"  # where the state of the run is in a saved optimizer
-_COARSE = (torch.bfloat16, torch.float16)
 
 
 class _Guarded:
     """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
 
     run: Run
+    grid: Grid
+    noise: StepNoise
     module: Any  # the model as Opacus wraps it
     rows: int  # of per-example gradients that were clipped and summed for the next step
+    finite: bool  # whether they all were
     passes: TrainingPasses  # forward passes since the last call of `step`
     clipped: list[tuple[Any, int]] | None  # gradients and their versions, as ghost clipping left them
     params: list[Any]
@@ -33,17 +41,22 @@ class _Guarded:
     _is_last_step_skipped: bool
 
     def clip_and_accumulate(self) -> None:
-        """Clip and sum (with hooks), in float32 at least: autocast gives gradients of 8 bits, and norms of as few."""
+        """Clip every example, round it to the grid and sum (with hooks)."""
         self._require_one_pass()
-        for parameter in self.params:
-            if parameter.grad_sample.dtype in _COARSE:
-                parameter.grad_sample = parameter.grad_sample.float()
-        self.rows += len(self.grad_samples[0])
-        super().clip_and_accumulate()  # type: ignore[misc]
+        parameters, samples = self.params, self.grad_samples
+        require_precise(parameters)
+        for parameter in parameters:
+            _check_processed_flag(parameter.grad_sample)
+            _mark_as_processed(parameter.grad_sample)
+        self.rows += len(samples[0])
+        sums = clipped_sum(samples, self.grid)
+        self.finite &= sums is not None
+        self._add(sums)
 
     def accumulate(self) -> None:
-        """Sum what was clipped in the backward pass (ghost clipping)."""
+        """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
         self._require_one_pass()
+        require_precise(self.params)
         clipped, self.clipped = self.clipped, None
         found = [(parameter.grad, parameter.grad._version) for parameter in self.params if clipped]
         if clipped is None or any(
@@ -55,7 +68,24 @@ class _Guarded:
                 "returned; add up several such losses first; change no gradient before the step."
             )
         self.rows += len(self.module.per_sample_gradient_norms)
-        super().accumulate()  # type: ignore[misc]
+        gradients = [parameter.grad for parameter in self.params]
+        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        self.finite &= finite
+        self._add(
+            [(gradient.double() / self.grid.unit).round_() for gradient in gradients] if finite else None
+        )
+
+    def _add(self, sums: list[torch.Tensor] | None) -> None:
+        """Add integers to those of the physical batches before; exact in any order."""
+        for number, parameter in enumerate(self.params):
+            if sums is None:  # the step will be refused
+                sums_there = torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+            else:
+                sums_there = sums[number].to(parameter.device)
+            if parameter.summed_grad is None:
+                parameter.summed_grad = sums_there
+            else:
+                parameter.summed_grad += sums_there
 
     def note_clipped(self) -> None:
         """Remember what ghost clipping has just left (called by its loss)."""
@@ -84,7 +114,7 @@ class _Guarded:
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
-        self._require_ranks_in_step()
+        examples = self._require_ranks_in_step()
         self.run.require_batch()
         self._require_unchanged(
             "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
@@ -93,56 +123,77 @@ class _Guarded:
         self._require_unchanged("max_grad_norm", self.max_grad_norm, self.run.clip_norm)
         own = getattr(self.module, "max_grad_norm", self.run.clip_norm)
         self._require_unchanged("max_grad_norm of the model", own, self.run.clip_norm)
-        examples, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
-        if rows != max(examples, 1):
+        self._require_rows(examples)
+        parameters = self.params
+        require_precise(parameters)
+        for parameter in parameters:
+            _check_processed_flag(parameter.summed_grad)
+            _mark_as_processed(parameter.summed_grad)
+            if not self.run.examples_of_batch():  # what was summed is the gradient of the stand-in
+                parameter.summed_grad.zero_()
+            if self.run.world_size > 1:
+                torch.distributed.all_reduce(parameter.summed_grad)  # integers: exact in any order
+        count = sum(parameter.numel() for parameter in parameters)
+        if count != self.grid.dense + self.grid.scattered:
+            raise RunError(
+                f"The optimizer has {count:,} parameters to train, but {self.grid.dense + self.grid.scattered:,} when "
+                "make_private was called, for which its noise was planned. Freeze and add parameters before that."
+            )
+        device = parameters[0].device.type
+        self.run.devices.add(device)
+        sums = [parameter.summed_grad for parameter in parameters]
+        domain = self.run.noise_domain(parameters, sums, device)
+        self.run.record(domain)
+        # The same noise on every rank, added once to the sum over all of them: parameters stay equal bit for bit.
+        write_gradients(parameters, self.noise.of(self.run.key, domain, count), self.grid.unit)
+        after = self.run.next_domain()
+        if after is not None:
+            self.noise.begin(self.run.key, after, count)
+
+    def reduce_gradients(self) -> None:
+        """Do nothing: integers were added up over the ranks before the noise."""
+
+    def _require_ranks_in_step(self) -> int:
+        """Count the examples of the step on all ranks; refuse ranks at different steps or of different runs."""
+        run = self.run
+        finite, self.finite = self.finite, True
+        examples = run.examples_of_batch() if run.steps_taken < run.total_steps else 0
+        # The stand-in of an empty batch may be anything: its gradient is not used.
+        broken = int(not finite and examples > 0)
+        name = int.from_bytes(hashlib.sha256(str(run.key.run).encode()).digest()[:7], "little")
+        mine = torch.tensor([run.steps_taken, name, broken, examples, run.repeats, run.repeated_to])
+        if run.world_size > 1:
+            mine = mine.to(self.params[0].device)
+            found = [torch.empty_like(mine) for _ in range(run.world_size)]
+            torch.distributed.all_gather(found, mine)
+        else:
+            found = [mine]
+        steps, names, brokens, counts, repeats, repeated = torch.stack(found).T.tolist()
+        if min(steps) != max(steps) or len(set(names)) > 1:
+            raise RunError(
+                f"Rank {run.rank} is at step {run.steps_taken:,} of run {run.key.run}, while others are at "
+                f"{min(steps):,} to {max(steps):,}, or of another run: their shares are of different batches, and "
+                "examples would be seen twice or never. Load the same checkpoint on every rank, or on none."
+            )
+        run.count_repeats(max(repeats), max(repeated))  # rank 0 alone reads the ledger
+        if any(brokens):
+            self._refuse_not_finite()
+        return int(sum(counts))
+
+    def _require_rows(self, examples: int) -> None:
+        """Refuse a number of rows that is not that of the batch, or that the grid was not planned for."""
+        mine, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
+        if rows != max(mine, 1):
             raise RunError(
                 "The model has not as many rows as its batch has examples, and each row is clipped by itself. More "
                 "rows: an example counts several times as much as the noise hides. Fewer: examples share a row, or "
                 "these are not the examples of this step. Let collate_fn give one row for each example and leave "
                 "none out, keep the batch in the first dimension, and step on each batch in turn."
             )
-        if not examples:  # what was summed is the gradient of the stand-in
-            for parameter in self.params:
-                parameter.summed_grad = torch.zeros_like(parameter.summed_grad)
-        self._require_precise()
-        self._require_finite()
-        scale = self.noise_multiplier * self.max_grad_norm
-        sums = self._digest_of_all_ranks()
-        if self.run.rank == 0:  # one noise for the sum over all ranks
-            noise = StepNoise(self.run.key, self.run.identity, self.run.steps_taken, sums, scale)
-            for number, parameter in enumerate(self.params):
-                _check_processed_flag(parameter.summed_grad)
-                parameter.grad = noise.added_to(parameter.summed_grad, number).view_as(parameter)
-                _mark_as_processed(parameter.summed_grad)
-        else:
-            for parameter in self.params:
-                _check_processed_flag(parameter.summed_grad)
-                parameter.grad = parameter.summed_grad.clone().view_as(parameter)
-                _mark_as_processed(parameter.summed_grad)
-
-    def _digest_of_all_ranks(self) -> bytes:
-        if not self.run.key.is_secret:
-            return b""
-        mine = digest(parameter.summed_grad for parameter in self.params)
-        if self.run.world_size == 1:
-            return mine
-        found: list[bytes] = [b""] * self.run.world_size
-        torch.distributed.all_gather_object(found, mine)
-        return b"".join(found)
-
-    def _require_ranks_in_step(self) -> None:
-        """Refuse ranks at different steps, of which one has loaded a checkpoint perhaps and another has not."""
-        if self.run.world_size == 1:
-            return
-        step = self.run.steps_taken
-        ends = torch.tensor([step, -step], device=self.params[0].device)
-        torch.distributed.all_reduce(ends, op=torch.distributed.ReduceOp.MAX)
-        last, first = int(ends[0]), -int(ends[1])
-        if first != last:
+        if examples > self.grid.rows:
             raise RunError(
-                f"Rank {self.run.rank} is at step {step:,}, while others are at {first:,} to {last:,}: their shares "
-                "are of different batches, and examples would be seen twice or never. Load the same checkpoint on "
-                "every rank, or on none."
+                f"A batch has more examples than the {self.grid.rows:,} whose sum cannot overflow in units of the "
+                "grid. Take more steps per epoch, or a sampler with max_batch_size."
             )
 
     def _require_unchanged(self, name: str, value: float, planned: float) -> None:
@@ -152,17 +203,7 @@ class _Guarded:
                 "Leave it as it is, and use no scheduler for it."
             )
 
-    def _require_precise(self) -> None:
-        coarse = [parameter.dtype for parameter in self.params if parameter.dtype in _COARSE]
-        if coarse:
-            raise RunError(
-                f"Parameters of the type {coarse[0]} round sums of gradients by more than an example may change "
-                "them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
-            )
-
-    def _require_finite(self) -> None:
-        if all(bool(torch.isfinite(parameter.summed_grad).all()) for parameter in self.params):
-            return
+    def _refuse_not_finite(self) -> None:
         step = self.run.steps_taken
         epoch, within = divmod(step, self.run.mechanism.sampler.steps)
         raise RunError(
@@ -177,6 +218,7 @@ class _Guarded:
         Opacus would keep their sum and the signals it had queued, and count those examples twice.
         """
         self.rows = self.passes.count = 0
+        self.finite = True
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         for parameter in self.params:
@@ -202,16 +244,27 @@ class _Guarded:
         )
 
 
+def require_precise(parameters: list[Any]) -> None:
+    """Refuse parameters of 16 bits."""
+    for parameter in parameters:
+        if parameter.dtype in COARSE:
+            raise RunError(
+                f"Parameters of the type {parameter.dtype} round sums of gradients by more than an example may change "
+                "them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
+            )
+
+
 _classes: dict[type, type] = {}
 
 
-def guard(optimizer: Any, module: Any, run: Run, passes: TrainingPasses) -> None:
+def guard(optimizer: Any, module: Any, run: Run, grid: Grid, passes: TrainingPasses) -> None:
     """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
     kind = type(optimizer)
     if kind not in _classes:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
     optimizer.run, optimizer.module, optimizer.passes = run, module, passes
-    optimizer.rows, optimizer.clipped = 0, None
+    optimizer.grid, optimizer.noise = grid, StepNoise()
+    optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
     run.forget_pieces = optimizer.forget_pieces
-    optimizer.expected_batch_size = run.expected_batch_size / run.world_size  # Opacus averages over the ranks
+    optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank

@@ -7,14 +7,19 @@ batches are accumulated into one step. All of these show in the two counts kept 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.mechanism import Mechanism
+from ballsbins.noise import Domain
+from ballsbins.report import FloatingPoint
 from ballsbins.samplers import Batches, Key
-from ballsbins.training.opacus.progress import Progress
+from ballsbins.training.grid import Grid
+from ballsbins.training.machine import MachineCheck
+from ballsbins.training.opacus.binding import Replay, fresh_nonce, mark_of, nonce_domain
+from ballsbins.training.opacus.ledger import Ledger
+from ballsbins.training.opacus.progress import Progress, mechanism_of
 
 REPLACED = (
     "Iterate over the loader that make_private returned (or one built on its batch_sampler). In Lightning set "
@@ -26,12 +31,19 @@ SKIPPED = (
 )
 
 
+_GHOST = "ghost clipping sums gradients in float32 by a second backward pass, which has no error bound"
+_NO_LEDGER = (
+    "Steps that a killed process took after the checkpoint from which the run was resumed: no ledger was kept, so they "
+    "are not counted"
+)
+
+
 class Run(Progress):
     """A run with its data and its key: where the next batch is, and whether the next step may be taken.
 
-    Positions count all steps of the run from 0. `identity` is public and random: noise is drawn under it, so that two
-    runs that are given the same secret key by mistake do not share noise, which their difference would cancel. A key
-    that is only a seed, for experiments, has a fixed identity instead, so that everything repeats.
+    Positions count all steps of the run from 0. `key` is the run's own key, derived from the master key and a public
+    random id (`Key.for_run`); a checkpoint carries the id, and loading it derives the key anew. What noise is drawn
+    under is decided in `binding`.
     """
 
     def __init__(
@@ -51,9 +63,18 @@ class Run(Progress):
         one more, for which Accelerate's loaders look whether it is the last.
         """
         super().__init__(mechanism)
-        self.num_examples, self.key, self.clip_norm = num_examples, key, clip_norm
+        self.num_examples, self.clip_norm = num_examples, clip_norm
         self.rank, self.world_size, self.lookahead = rank, world_size, lookahead
-        self.identity = secrets.token_hex(16) if key.is_secret else "seed"
+        self._master = key
+        self.key = key.for_run()
+        self.nonce = fresh_nonce(key)
+        self.replay: Replay | None = None
+        self.ledger: Ledger | None = None
+        self.resumed = False
+        self.grid: Grid | None = None  # set when the model is known
+        self.machine: MachineCheck | None = None  # None under ghost clipping
+        self.devices: set[str] = set()  # where sums were computed
+        self._last_noise: str | None = ""  # public: tells which noise the last step had
         self._drawn = 0  # position after the last batch drawn from the sampler
         self._given: int | None = (
             None  # after the last one given by our own loader; None under another loader
@@ -101,6 +122,20 @@ class Run(Progress):
             yield batches.at(step).tolist()
         self._exhausted = True
 
+    @property
+    def given_run(self) -> str | None:
+        """The run that the given key belongs to; None for a master key."""
+        return self._master.run
+
+    def fingerprint_code(self, fingerprint: str) -> str:
+        """Tells the fingerprints of ranks apart, and shows nothing of them."""
+        return self._master.derive("data fingerprint of ranks", fingerprint)[:8].hex()
+
+    def share_with(self, run: str, nonce: str) -> None:
+        """Be the run that rank 0 is: its key and its noise."""
+        self.key, self.nonce = self._master.for_run(run), nonce
+        self._epoch = None
+
     def _batches(self, epoch: int) -> Batches:
         if self._epoch is None or self._epoch[0] != epoch:
             whole = self.mechanism.batches(self.num_examples, self.key, epoch)
@@ -140,15 +175,64 @@ class Run(Progress):
             f"{SKIPPED}"
         )
 
+    @property
+    def _replays(self) -> bool:
+        """Whether noise repeats if everything else does; under a plain seed it always does."""
+        return self.replay is not None and self.key.is_secret
+
+    def noise_domain(self, parameters: list[Any], sums: list[Any], device: str) -> Domain:
+        """The domain of the next step's noise; `parameters` are those before the step, `sums` what it is added to."""
+        if self.replay is None or not self._replays:
+            return nonce_domain(self.nonce, self.steps_taken)
+        return self.replay.domain(self.key, self.steps_taken, parameters, sums, device)
+
+    def next_domain(self) -> Domain | None:
+        """The domain of the noise after the next step's, if that is known already."""
+        later = self.steps_taken + 1
+        return None if self._replays or later >= self.total_steps else nonce_domain(self.nonce, later)
+
+    def record(self, domain: Domain) -> None:
+        """Write the next step into the ledger, before its noisy gradient exists."""
+        noise = mark_of(self.key, domain) if self._replays else self.nonce
+        if self.ledger is not None and self.rank == 0:
+            assert self.key.run is not None
+            self.ledger.take(self.key.run, self.steps_taken, noise)
+            self.count_repeats(self.ledger.repeats, self.ledger.repeated_to)
+        self._last_noise = noise
+
+    def floating_point(self) -> FloatingPoint:
+        """What is known of the run's floating point."""
+        assert self.grid is not None
+        device = "+".join(sorted(self.devices)) or "cpu"
+        if self.machine is None:
+            return FloatingPoint(device, None, (_GHOST,))
+        failures = MachineCheck(device, self.machine.row_local, self.machine.reproducible).failures
+        return FloatingPoint(device, None if failures else self.grid.eta, failures)
+
+    def not_covered(self) -> tuple[str, ...]:
+        """What resuming leaves open, in words for the card."""
+        if not self.resumed:
+            return ()
+        if self.ledger is None:
+            return (_NO_LEDGER,)
+        return tuple(
+            f"Steps {begin:,} to {end - 1:,} as a stopped process took them before the run went back to step {begin:,}: "
+            "by the word of the operator nothing of them was or will be shown"
+            for begin, end in self.ledger.unpublished
+        )
+
     def state_dict(self, position: int | None = None) -> dict[str, Any]:
         """What to save: public facts and the key's commitment, never the key. `position` replaces the steps taken."""
         saved = super().state_dict()
-        if position is not None:
+        noise: str | None = self._last_noise
+        if position is not None and position != self.steps_taken:
             saved["steps_taken"] = position
+            noise = None if self._replays else self.nonce  # of steps that are still to be taken
         return saved | {
             "num_examples": self.num_examples,
             "key_commitment": self.key.commitment(),
-            "run": self.identity,
+            "run": self.key.run,
+            "last_noise": noise,
         }
 
     def drawn_state_dict(self) -> dict[str, Any]:
@@ -156,8 +240,9 @@ class Run(Progress):
         return self.state_dict(self._drawn)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the saved run was, with its key and its noise."""
-        missing = {"num_examples", "key_commitment", "run"} - set(state)
+        """Go to where the saved run was, with its key; its noise is that of this process, unless it replays."""
+        mechanism_of(state)  # refuses another schema, whose fields may mean something else
+        missing = {"num_examples", "key_commitment", "run", "last_noise"} - set(state)
         if missing:
             raise InvalidInputError(
                 "the set of fields that this checkpoint lacks",
@@ -172,9 +257,29 @@ class Run(Progress):
                 f"{self.num_examples}, as in the data set",
                 "Resume with the data set of that run.",
             )
-        self.key.require(state["key_commitment"])
+        self._master.require(state["key_commitment"])
+        key = self._master.for_run(state["run"])
+        if self.steps_taken and key.run != self.key.run:
+            raise RunError(
+                f"This run, {self.key.run}, has taken {self.steps_taken:,} steps, and the checkpoint is of run {key.run}. "
+                "Load it after a new make_private."
+            )
+        before = self.steps_taken
         super().load_state_dict(state)
-        self.identity = str(state["run"])
+        try:
+            if self.ledger is not None and self.rank == 0:
+                self.ledger.resume(
+                    str(state["run"]), self.steps_taken, state["last_noise"], replays=self._replays
+                )
+                self.count_repeats(self.ledger.repeats, self.ledger.repeated_to)
+        except RunError:
+            self.steps_taken = before
+            raise
+        self.key, self.resumed = key, True
+        if self.replay is not None:
+            self.replay.begin()
+        self._last_noise = state["last_noise"]
+        self._epoch = None
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False
 
