@@ -1,6 +1,7 @@
 """The audit lets a true claim stand and refutes it when the noise is halved; its parts are what they say."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, Deterministic, InvalidInputError, Mechanism, Poisson, Shuffle
-from ballsbins.audit import answer_queries, audit
+from ballsbins.audit import answer_queries, audit, canary
 from ballsbins.audit.canary import game_of, statistics
 from ballsbins.audit.lower_bound import at_least, at_most, epsilon_at_least
 from ballsbins.cli import app
@@ -40,6 +41,28 @@ def test_true_claim_stands_and_halved_noise_is_refuted(mechanism):
     assert cheat.sharpest.shown.epsilon > cheat.sharpest.claimed.upper
 
 
+def in_float32(sums, noise_multiplier, key, domain):
+    """What everybody does: float32 noise, added in float32."""
+    random = np.random.default_rng([len(domain), int(domain[-1]), int(sums.sum())])
+    noise = np.float32(noise_multiplier) * random.standard_normal(sums.shape, dtype=np.float32)
+    return sums.astype(np.float32) + noise
+
+
+@pytest.mark.parametrize("mechanism", [MECHANISMS[0], MECHANISMS[3], MECHANISMS[7]], ids=repr)
+def test_noise_of_floats_is_refuted_by_its_low_bits_and_ours_is_not(mechanism, monkeypatch):
+    """The audit runs the real noise and sums, so that it sees them fail: with float32 ones the claim is refuted."""
+    mechanism = replace(mechanism, noise_multiplier=1.1)
+    settings = {"trials": 30_000, "confidence": 1 - FALSE_ALARM, "seed": 3}
+    honest = audit(mechanism, 1e-3, **settings)
+    assert honest.low_bits.consistent
+    monkeypatch.setattr(canary, "released", in_float32)
+    leaking = audit(mechanism, 1e-3, **settings)
+    assert not leaking.low_bits.consistent
+    assert not leaking.consistent
+    assert leaking.low_bits.shown.epsilon > 1.2 * leaking.low_bits.claimed.upper
+    assert leaking.at_delta.consistent  # what looks at sizes alone sees nothing
+
+
 def test_more_noise_than_claimed_is_no_offence():
     mechanism = MECHANISMS[0]
     more = audit(mechanism, 1e-2, trials=30_000, secret_noise_multiplier=2.0)
@@ -65,14 +88,13 @@ def test_runs_at_once_are_the_runs_of_the_algorithm(mechanism, present):
     others = -1.0 if isinstance(mechanism.sampler, Shuffle) else 0.0
     values = np.full((12, 1), others)
     values[0] = 1.0 if present else 0.0
-    random = np.random.default_rng(3)
     shape = (mechanism.epochs, 12)
-    rows = [answer_queries(mechanism, lambda _: values, key=run, random=random)[:, 0] for run in range(500)]
+    rows = [answer_queries(mechanism, lambda _: values, key=run)[:, 0] for run in range(500)]
     observed = np.reshape(rows, (-1, *shape)) - others  # a batch of one other than the canary has this sum
     slowly = game_of(mechanism).log_ratio(observed)
     quickly = statistics(mechanism, 1.0, present=present, trials=20_000, seed=5)
     assert stats.ks_2samp(slowly, quickly).pvalue > FALSE_ALARM
-    wrong = statistics(mechanism, 0.65, present=present, trials=20_000, seed=5)
+    wrong = statistics(mechanism, 0.6, present=present, trials=20_000, seed=5)
     assert stats.ks_2samp(slowly, wrong).pvalue < FALSE_ALARM
 
 

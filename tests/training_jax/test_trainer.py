@@ -14,7 +14,7 @@ from ballsbins.training import binding, checkpoint, trainer
 from ballsbins.training import run as run_module
 from ballsbins.training.checkpoint import load
 from ballsbins.training.feed import FromMemory
-from ballsbins.training.machine_check import MachineCheck
+from ballsbins.training.machine import MachineCheck
 from ballsbins.training.trainer import DivergedError, InMemory, load_model, train
 
 SEED = 4

@@ -7,6 +7,10 @@ place that the canary leaves empty in a batch of known size then gives it away (
 What is observed is x_t = the response of step t, less what it would be in a batch without the canary's place: noise
 plus `present` (or `absent`, for ⊥) in the batch that has it. The likelihood ratio of the two is the most powerful
 statistic there is (Neyman and Pearson), for balls-and-bins (1/T)·Σ_t e^{(x_t − 1/2)/σ²}; it uses the claimed σ.
+
+The noise and the arithmetic are those of training: integers from `ballsbins.noise`, added to the sum in units of a
+`Grid`, multiplied by the unit and rounded to float32 (`released`). So an audit can see what floating point gives
+away: `low_bits` looks for that alone.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins.audit.release import released
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
@@ -78,28 +83,45 @@ def game_of(mechanism: Mechanism) -> Game:
     )  # fmt: skip
 
 
-def statistics(
+def observations(
     mechanism: Mechanism, noise_multiplier: float, *, present: bool, trials: int, seed: int
-) -> Array:
-    """The log likelihood ratio in each of so many independent runs with noise of `noise_multiplier`."""
+) -> Iterator[tuple[NDArray[np.float32], Array]]:
+    """Run the mechanism so many times with noise of `noise_multiplier`, some runs at a time.
+
+    Yields:
+      What is observed, of shape (runs, epochs, steps), and what the sums were before the noise.
+    """
     game = game_of(mechanism)
     height = game.present if present else game.absent
     shape = (mechanism.epochs, mechanism.sampler.steps)
-    random = np.random.default_rng([seed, present])
-    found = np.empty(trials)
+    key = Key.from_seed(2 * seed + present)
     if height == 0.0:  # where the canary would be does not matter: nothing is drawn
         places: Any = _nowhere(mechanism.epochs)
     else:
-        places = _places(mechanism, trials, Key.from_seed(2 * seed + present))
+        places = _places(mechanism, trials, key)
     chunk = max(1, _CHUNK_NUMBERS // (shape[0] * shape[1]))
     for begin in range(0, trials, chunk):
         end = min(trials, begin + chunk)
-        observed = random.normal(0.0, noise_multiplier, (end - begin, *shape))
+        sums = np.zeros((end - begin, *shape))
         for epoch, (trial, step) in enumerate(places):
             rows = slice(*np.searchsorted(trial, (begin, end)))
-            observed[trial[rows] - begin, epoch, step[rows]] += height
-        found[begin:end] = game.log_ratio(observed)
-    return found
+            sums[trial[rows] - begin, epoch, step[rows]] += height
+        yield released(sums, noise_multiplier, key, ("audit", begin)), sums
+
+
+def statistics(
+    mechanism: Mechanism,
+    noise_multiplier: float,
+    *,
+    present: bool,
+    trials: int,
+    seed: int,
+    score: Callable[[Array], Array] | None = None,
+) -> Array:
+    """The log likelihood ratio, or another `score`, in each of so many independent runs."""
+    chosen = game_of(mechanism).log_ratio if score is None else score
+    runs = observations(mechanism, noise_multiplier, present=present, trials=trials, seed=seed)
+    return np.concatenate([chosen(observed.astype(np.float64)) for observed, _ in runs])
 
 
 Places = list[

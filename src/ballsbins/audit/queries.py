@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins.audit.release import released
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers.key import Key, as_key
@@ -24,12 +25,12 @@ def answer_queries(
     query: Query,
     *,
     key: Key | bytes | int,
-    random: np.random.Generator,
     noise_multiplier: float | None = None,
 ) -> Array:
     """Run every step: g_t = Σ_{i ∈ S_t} ψ_t(x_i) + N(0, σ²I), with ψ_t chosen from g_1 … g_{t−1}.
 
-    The batches come from the mechanism's own sampler. `noise_multiplier` is only given to run something else than
+    The batches come from the mechanism's own sampler, and what is released from the arithmetic of training: sums on
+    the grid, with exact noise from the key, in float32. `noise_multiplier` is only given to run something else than
     what is claimed, as an audit's negative control does.
     """
     sigma = mechanism.noise_multiplier if noise_multiplier is None else noise_multiplier
@@ -47,7 +48,15 @@ def answer_queries(
             )  # fmt: skip
         if batches is None or position == 0:
             batches = mechanism.batches(len(values), chosen, epoch)
+        chosen_rows = values[batches.at(position)]
         responses.append(
-            values[batches.at(position)].sum(axis=0) + random.normal(0.0, sigma, values.shape[1])
+            released(
+                chosen_rows.sum(axis=0),
+                sigma,
+                chosen,
+                ("queries", step),
+                rows=len(values),
+                dense=values.shape[1],
+            )
         )
     return np.array(responses)

@@ -11,6 +11,7 @@ from ballsbins.cli import (
     audit,
     audit_run,
     build,
+    check_machine,
     compare,
     data,
     demo,
@@ -36,7 +37,7 @@ app = typer.Typer(
 PANELS = {
     "Privacy of a run": (privacy, compare, plot, monte_carlo),
     "What to publish, and whether to believe it": (report, audit, audit_run),
-    "Training": (train, data, keys),
+    "Training": (train, data, keys, check_machine),
     "Batches for data that does not fit": (build,),
     "Pages and experiments": (web, reproduce, demo),
 }

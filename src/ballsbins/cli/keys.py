@@ -1,4 +1,4 @@
-"""`ballsbins key`: make the secret from which all batches follow."""
+"""`ballsbins key`: make the secret from which all batches and all noise follow."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def key(
 ) -> None:
     """Write a new secret key, readable by you alone.
 
-    Whoever has it knows which example was in which batch, and the guarantee is gone: keep it as you keep a password,
-    and use one key for one run.
+    Whoever has it knows which example was in which batch, and the guarantee is gone: keep it as you keep a password.
+    One key serves any number of runs: every run has a public random id, and derives a key of its own from both.
     """
     made = new_key()
     made.save(file)

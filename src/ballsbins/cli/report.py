@@ -137,35 +137,53 @@ def cite(
 
 
 def check(
-    card: Annotated[Path, typer.Argument(help="The card of a run.", show_default=False)],
+    cards: Annotated[
+        list[Path],
+        typer.Argument(metavar="CARD...", help="The card of a run, or several.", show_default=False),
+    ],
     samples: monte_carlo.SamplesOption = None,
     error_prob: monte_carlo.ErrorProbOption = None,
     seed: monte_carlo.SeedOption = None,
     workers: monte_carlo.WorkersOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Recompute the claim of a card by two methods. Exit code 0: they agree; 1: they do not; 2: it is no card."""
+    """Recompute the claim of a card by two methods. Exit code 0: they agree; 1: they do not; 2: it is no card.
+
+    Several cards are checked one by one, and a warning says which of them are of the same run.
+    """
     from ballsbins.report.check import check as recompute
+    from ballsbins.report.check import shared_runs
     from ballsbins.report.second import usual_samples
 
-    run = Card.read(card)
-    method = monte_carlo.method_from(
-        monte_carlo.NAME,
-        usual_samples(run.mechanism) if samples is None else samples,
-        1e-6 if error_prob is None else error_prob,
-        seed,
-        workers,
-        None,
-    )
-    assert not isinstance(method, str)
-    found = recompute(run, method)
+    runs = [(str(path), Card.read(path)) for path in cards]
+    findings = []
+    for number, (name, run) in enumerate(runs):
+        method = monte_carlo.method_from(
+            monte_carlo.NAME,
+            usual_samples(run.mechanism) if samples is None else samples,
+            1e-6 if error_prob is None else error_prob,
+            seed,
+            workers,
+            None,
+        )
+        assert not isinstance(method, str)
+        found = recompute(run, method)
+        findings.append(found)
+        if not json:
+            if len(runs) > 1:
+                typer.echo(f"{'' if number == 0 else chr(10)}{name}")
+            _show(found)
+    shared = shared_runs(runs)
     if json:
-        render.print_json(found.to_dict())
-    else:
-        _show(found)
-    if not found.agrees:
+        several = {"cards": [found.to_dict() for found in findings], "same_run": shared}
+        render.print_json(findings[0].to_dict() if len(runs) == 1 else several)
+    for sentence in shared:
+        typer.echo(f"ballsbins: WARNING: {sentence}.", err=True)
+    for (name, _), found in zip(runs, findings, strict=True):
         for finding in found.findings:
-            typer.echo(f"ballsbins: DISAGREE: {finding}.", err=True)
+            where = "" if len(runs) == 1 else f" {name}:"
+            typer.echo(f"ballsbins: DISAGREE:{where} {finding}.", err=True)
+    if not all(found.agrees for found in findings):
         raise typer.Exit(1)
 
 

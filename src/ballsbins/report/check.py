@@ -6,6 +6,7 @@ claim lies inside the error of any Monte Carlo estimate, which can refute it, bu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -92,6 +93,21 @@ def check(card: Card, method: MonteCarlo) -> Check:
             )
         findings += [] if at_claim is None else _disjoint(at_claim, second)
     return Check(card, epsilon, at_claim, second, verdict, second_verdict, tuple(findings))
+
+
+def shared_runs(cards: Sequence[tuple[str, Card]]) -> list[str]:
+    """One sentence for every run that stands on several of these cards, each given with its name."""
+    names: dict[tuple[str | None, str], list[str]] = {}
+    for name, card in cards:
+        if card.run is not None:
+            names.setdefault((card.key_commitment, card.run), []).append(name)
+    return [
+        f"{' and '.join(same)} are of the same run ({run}): their batches are the same, and together they cost far "
+        "more than either claims. Nothing here accounts for both. Every training has a run of its own unless it "
+        "reads the same batch files or repeats a seed"
+        for (_, run), same in names.items()
+        if len(same) > 1
+    ]
 
 
 def refuse_false(card: Card) -> None:

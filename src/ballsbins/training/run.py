@@ -22,7 +22,8 @@ from ballsbins.training.binding import Binding, machine_facts, new_branch, state
 from ballsbins.training.clipping import grid_of
 from ballsbins.training.feed import Feed
 from ballsbins.training.grid import Grid
-from ballsbins.training.machine_check import MachineCheck, check_step
+from ballsbins.training.machine import MachineCheck
+from ballsbins.training.machine_check import check_step
 from ballsbins.training.model import Batch, Model
 from ballsbins.training.noise_ahead import NoiseAhead
 from ballsbins.training.plan import Plan

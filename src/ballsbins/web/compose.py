@@ -9,6 +9,7 @@ from ballsbins.cli.compare import meaning
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
+from ballsbins.report.check import shared_runs
 from ballsbins.report.words import name_of
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 from ballsbins.web.answers import Points, Row, points_of, row_of
@@ -31,13 +32,15 @@ def of_mechanism(
 
 def of_cards(paths: Sequence[Path], title: str) -> str:
     """The page of several runs, each as its card claims it; a claim that is not true has no statement to show."""
-    runs = []
+    runs, cards = [], []
     for path, name in zip(paths, _names(paths), strict=True):
         card = Card.read(path)
+        cards.append((name, card))
         statement = card.statement()
         row = row_of(card.mechanism, card.delta, card.claim, name)
         runs.append(Run(row, points_of(card.mechanism, row), statement))
-    return page(title, runs)
+    warnings = [f"Warning: {sentence}." for sentence in shared_runs(cards)]
+    return page(title, runs, note=" ".join(warnings))
 
 
 def note_of(rows: Sequence[Row], silent: Iterable[str] = ()) -> str:
