@@ -9,6 +9,7 @@ from opacus.accountants import create_accountant
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError, SecretError
+from ballsbins.noise import SOURCE
 from ballsbins.training.opacus import BallsBinsAccountant
 
 pytestmark = pytest.mark.filterwarnings("ignore:Secure RNG turned off")
@@ -165,8 +166,21 @@ def test_the_card_says_what_was_run(training, weighted):
     assert (card.clip_norm, card.num_examples, card.normaliser) == (0.7, 50, 50 / 7)
     assert card.claim.upper == run.loader.accountant.get_epsilon(DELTA)
     assert not card.key_secret
+    assert card.run == "seed"
+    assert card.noise == SOURCE
+    assert card.floating_point.covered
+    assert card.floating_point.eta == run.optimizer.grid.eta < 1e-6
     text = card.statement().text()
     assert "plain seed" in text
     assert "learning rate" in text
     run.gradients()
     assert run.loader.card(DELTA).planned is None
+
+
+def test_ghost_clipping_does_not_claim_to_cover_floating_point(training, weighted):
+    run = training(Mechanism(BallsAndBins(7), 1.0), weighted(50), mode="ghost")
+    run.gradients()
+    found = run.loader.card(DELTA).floating_point
+    assert not found.covered
+    assert "second backward pass" in found.not_covered[0]
+    assert "NOT covered" in run.loader.card(DELTA).statement().text()

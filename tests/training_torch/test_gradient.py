@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from ballsbins import BallsAndBins, Mechanism, Poisson
 from ballsbins.samplers import Key, new_key
-from ballsbins.training.opacus.noise import StepNoise
-from ballsbins.training.tail import REACH
 
-TINY = 1e-9  # a noise multiplier that leaves the gradient to be seen
+TINY = 2e-6  # a noise multiplier that leaves the gradient to be seen, and the sums of 50 examples below 2⁵¹ units
 MODES = ["hooks", "ghost"]
 
 
@@ -57,7 +54,7 @@ def test_gradient_is_the_reference_sum_over_n_by_t(training, weighted, mode, sam
     for gradient, batch in zip(found, batches, strict=True):
         expected = reference_sum(run.net, dataset, batch, clip)
         # int(n/T) in place of n/T, as Opacus has it, would be wrong by a fiftieth
-        assert torch.allclose(gradient * (50 / sampler.steps), expected, rtol=1e-4, atol=2e-6)
+        assert torch.allclose(gradient * (50 / sampler.steps), expected, rtol=1e-4, atol=1.5e-5)
         clipped += len(batch) > 0 and float(expected.norm()) > 0
     assert clipped > 0
 
@@ -70,7 +67,7 @@ def test_of_a_summed_loss_nothing_is_divided(training, weighted, mode):
     assert run.loader.card(1e-5).normaliser == 1.0
     run.model.disable_hooks()
     for gradient, batch in zip(found, mechanism.batches(50, 5), strict=True):
-        assert torch.allclose(gradient, reference_sum(run.net, dataset, batch, 0.7), rtol=1e-4, atol=2e-6)
+        assert torch.allclose(gradient, reference_sum(run.net, dataset, batch, 0.7), rtol=1e-4, atol=1.5e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -126,25 +123,6 @@ def test_noise_is_normal_with_deviation_sigma_times_clip(training, weighted, mod
     assert not looks_standard(values * 0.97)
 
 
-class Words:
-    """A keystream whose words are all the same."""
-
-    def __init__(self, word):
-        self.word = word
-
-    def words64(self, stream, start, count):
-        return np.full(count, self.word, np.uint64)
-
-
-def test_noise_reaches_far_beyond_what_an_example_moves():
-    """A value that noise cannot reach shows an example that is there; fewer bits would reach 8.6 or less."""
-    noise = StepNoise(Key(bytes(32)), "run", 0, b"", 1.0)
-    noise._words = Words(0)
-    assert float(noise.normals(0, 0, 2).norm()) == pytest.approx(REACH, rel=1e-12)
-    noise._words = Words(2**64 - 1)
-    assert float(noise.normals(0, 0, 2).norm()) == 0.0  # not a number would be as bad
-
-
 def test_noise_of_steps_and_parameters_is_independent(training, weighted):
     values = noise_of(training, weighted, "hooks", 0.8)
     later = (values[1:] * values[:-1]).sum() / math.sqrt(values[1:].numel())
@@ -166,36 +144,17 @@ def test_a_seed_repeats_noise_and_a_secret_key_never_does(training, weighted):
     assert (seeded[0] * seeded[1]).mean() > 0.8
 
 
-def branch(training, weighted, state, key, *, weight=1.0, noise=0.8):
-    """Continue from a saved optimizer; gives the noise that its next step adds to the parameters."""
-    dataset = weighted(20)
-    dataset.weights[:] = weight
-    run = training(Mechanism(BallsAndBins(4), noise, epochs=2), dataset, key=key)
-    if state is not None:
-        run.optimizer.load_state_dict(state)
-    run.step(next(iter(run.loader)))
-    sums = torch.cat([parameter.summed_grad.reshape(-1) for parameter in run.net.parameters()])
-    return (run.gradient() * 5 - sums.double()) / noise
-
-
-def test_two_branches_of_one_checkpoint_share_noise_only_where_they_are_the_same(training, weighted):
-    """With one noise for two sums their difference would have none. Eight deviations: a false alarm in 10¹¹ keys."""
-    secret = new_key()
-    run = training(Mechanism(BallsAndBins(4), 0.8, epochs=2), weighted(20), key=secret)
-    run.step(next(iter(run.loader)))
-    state = run.optimizer.state_dict()
-    one, same, other = (branch(training, weighted, state, secret, weight=w) for w in (1.0, 1.0, 0.999))
-    assert torch.equal(one, same)  # a resumed run goes on as it would have
-    assert abs((one * other).mean()) < 8 / math.sqrt(one.numel())
-    seeds = [branch(training, weighted, None, 9, weight=w) for w in (1.0, 0.999)]
-    assert torch.allclose(*seeds, atol=1e-5)  # a seed is for comparisons, and repeats
-
-
-def test_a_secret_key_keeps_its_batches(training, weighted):
-    secret = Key(bytes(range(32)))
+def test_every_run_of_a_master_key_has_batches_of_its_own(training, weighted):
+    master = Key(bytes(range(32)))
     mechanism = Mechanism(BallsAndBins(10), 1.0)
-    drawn = [list(training(mechanism, weighted(30), key=secret).loader.batch_sampler) for _ in range(2)]
-    assert drawn[0] == drawn[1] == [batch.tolist() for batch in mechanism.batches(30, secret)]
+    one, two = (training(mechanism, weighted(30), key=master) for _ in range(2))
+    for run in (one, two):
+        key = master.for_run(run.loader.state_dict()["run"])
+        assert list(run.loader.batch_sampler) == [batch.tolist() for batch in mechanism.batches(30, key)]
+    assert list(one.loader.batch_sampler) != list(two.loader.batch_sampler)
+    own = master.for_run()  # a key that belongs to a run keeps that run
+    drawn = [list(training(mechanism, weighted(30), key=own).loader.batch_sampler) for _ in range(2)]
+    assert drawn[0] == drawn[1] == [batch.tolist() for batch in mechanism.batches(30, own)]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -216,4 +175,5 @@ def test_physical_batches_give_the_same_gradient(training, weighted, mode):
             pieces += 1
     assert pieces > 8
     assert parts.loader.as_run() == mechanism
+    # Sums are exact in any order (test_floating_point); the model's own float32 depends on the shape of a batch.
     assert torch.allclose(whole.vector(), parts.vector(), rtol=1e-5, atol=1e-6)

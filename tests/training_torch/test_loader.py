@@ -192,31 +192,29 @@ def plain_copy(state):
 
 
 @pytest.mark.parametrize("stop", [0, 1, 13, 20, 26, 39])
-def test_resuming_gives_the_rest(training, weighted, stop):
-    mechanism, dataset, secret = Mechanism(BallsAndBins(20), 1.0, epochs=2), weighted(30), new_key()
+@pytest.mark.parametrize("key", ["seed", "secret"])
+def test_resuming_gives_the_rest(training, weighted, stop, key):
+    """A seed always repeats; under a secret key a run repeats if its data has a fingerprint."""
+    mechanism, dataset = Mechanism(BallsAndBins(20), 1.0, epochs=2), weighted(30)
+    options = {"key": 7} if key == "seed" else {"key": new_key(), "data_fingerprint": "thirty examples"}
 
     def train(run, until):
-        while (run.loader.as_run() or Progress0).total_steps < until:
+        while run.loader._run.steps_taken < until:
             for batch in run.loader:
                 run.step(batch)
-                if run.loader.as_run().total_steps == until:
+                if run.loader._run.steps_taken == until:
                     break
 
-    class Progress0:
-        total_steps = 0
-
-    whole = training(mechanism, dataset, key=secret, lr=0.3)
-    first = training(mechanism, dataset, key=secret, lr=0.3)
-    whole.loader.load_state_dict(first.loader.state_dict())  # one run, so one noise
-    train(whole, 40)
+    first = training(mechanism, dataset, lr=0.3, **options)
     train(first, stop)
     state, weights = plain_copy(first.loader.state_dict()), plain_copy(first.net.state_dict())
-    second = training(mechanism, dataset, key=secret, lr=0.3)
+    train(first, 40)  # never stopped
+    second = training(mechanism, dataset, lr=0.3, **options)
     second.net.load_state_dict(weights)
     second.loader.load_state_dict(state)
     assert len(second.loader) == 20
     train(second, 40)
-    assert torch.equal(whole.vector(), second.vector())
+    assert torch.equal(first.vector(), second.vector())
     assert second.loader.as_run() == mechanism
 
 
@@ -296,10 +294,34 @@ def test_states_of_something_else_are_refused():
         load(size=31)
     with pytest.raises(SecretError, match="Resume with the key of that run"):
         load(key=4)
-    with pytest.raises(InvalidInputError, match="schema of this checkpoint is 2"):
-        private(mechanism, Indexed(30))[0].load_state_dict(state | {"schema": 2})
+    with pytest.raises(InvalidInputError, match=r"schema of this checkpoint is 1, but must be 2.*not safe"):
+        private(mechanism, Indexed(30))[0].load_state_dict(state | {"schema": 1})
+    with pytest.raises(InvalidInputError, match=r"schema of this checkpoint is 3.*later version"):
+        private(mechanism, Indexed(30))[0].load_state_dict(state | {"schema": 3})
     with pytest.raises(InvalidInputError, match="key_commitment"):
-        private(mechanism, Indexed(30))[0].load_state_dict({"schema": 1, "mechanism": mechanism.to_dict()})
+        private(mechanism, Indexed(30))[0].load_state_dict({"schema": 2, "planned": mechanism.to_dict()})
+
+
+def test_a_checkpoint_continues_its_own_run():
+    mechanism, master = Mechanism(BallsAndBins(20), 1.0), new_key()
+    loader, step = private(mechanism, Indexed(30), key=master)
+    batches = iter(loader)
+    next(batches)
+    step()
+    state = plain_copy(loader.state_dict())
+    other, _ = private(mechanism, Indexed(30), key=master)
+    assert other.state_dict()["run"] != state["run"]
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert torch.equal(next(iter(other)), next(batches))
+    with pytest.raises(SecretError, match="belongs to the run"):
+        private(mechanism, Indexed(30), key=master.for_run())[0].load_state_dict(state)
+    private(mechanism, Indexed(30), key=master.for_run(state["run"]))[0].load_state_dict(state)
+    busy, step = private(mechanism, Indexed(30), key=master)
+    next(iter(busy))
+    step()
+    with pytest.raises(RunError, match="the checkpoint is of run"):
+        busy.load_state_dict(state)
 
 
 def test_no_secret_leaves():
@@ -314,7 +336,7 @@ def test_no_secret_leaves():
     ):
         assert "0001020304" not in text
         assert "\\x01\\x02" not in text
-    sizes = [len(batch) for batch in mechanism.batches(30, secret)]
+    sizes = [len(batch) for batch in mechanism.batches(30, loader._run.key)]
     assert str(sizes[0]) not in repr(loader.batch_sampler)
     for thing in (loader, loader.batch_sampler):
         with pytest.raises(SecretError, match="cannot be pickled"):

@@ -13,6 +13,8 @@ library chooses its loops by shape.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,9 +25,9 @@ from torch import nn
 from ballsbins.training.machine import MachineCheck
 
 _ROWS = 64
-_MOST_ROWS = 1024
+_MOST_ROWS = 8192
 _WATCHED_ROWS = 3
-_LARGEST = 1 << 24  # values of per-example gradients in the test: wider layers are tested with fewer rows
+_MULTIPLICATIONS = 1 << 28  # of one pass of the test: wider layers are tested with fewer rows
 
 
 class _Usual(nn.Module):
@@ -64,62 +66,63 @@ def check_torch(
 def _check(device: str, rows: int, layers: frozenset[tuple[int, int]], threads: int) -> MachineCheck:
     """Threads are part of what is tested, though they are not named again."""
     generator = torch.Generator().manual_seed(0)
-    found = [_check_usual(device, rows, generator)]
+    found = [_check_usual(device, min(rows, _ROWS), generator)]
     found += [_check_dense(device, rows, shape, generator) for shape in sorted(layers)]
     return MachineCheck(device, all(local for local, _ in found), all(same for _, same in found))
 
 
 def _check_usual(device: str, rows: int, generator: torch.Generator) -> tuple[bool, bool]:
+    """Per-example gradients of a small network, by Opacus' hooks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = _Usual()
+        model = GradSampleModule(_Usual().to(device), loss_reduction="sum")
 
     def drawn(scale: float) -> list[torch.Tensor]:
         tokens = torch.randint(0, 50, (rows, 3), generator=generator)
         return [tokens, scale * torch.randn(rows, 1, 7, 7, generator=generator)]
 
-    return _compare(model, device, drawn(1.0), drawn(1e3), generator)
+    def gradients(inputs: list[torch.Tensor]) -> list[Any]:
+        model.zero_grad()
+        output = model(*(part.to(device) for part in inputs))
+        (output.sin() * output).sum().backward()
+        return [parameter.grad_sample for parameter in model.parameters()]
+
+    return _compare(gradients, drawn(1.0), drawn(1e3), generator)
 
 
 def _check_dense(
     device: str, rows: int, shape: tuple[int, int], generator: torch.Generator
 ) -> tuple[bool, bool]:
+    """What a dense layer gives to the layers after and before it; per-example gradients are products of such rows."""
     inputs, outputs = shape
-    rows = max(2, min(rows, _LARGEST // (inputs * outputs)))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        # A second layer, so that the signals of the first come from a matrix product as well.
-        model = nn.Sequential(nn.Linear(inputs, outputs), nn.Tanh(), nn.Linear(outputs, min(outputs, 16)))
+    rows = max(2, min(rows, _MULTIPLICATIONS // (inputs * outputs)))
+    weight = torch.randn(outputs, inputs, generator=generator).to(device)
     first, other = (scale * torch.randn(rows, inputs, generator=generator) for scale in (1.0, 1e3))
-    return _compare(model, device, [first], [other], generator)
+
+    def passes(given: list[torch.Tensor]) -> list[Any]:
+        activations = given[0].to(device).detach().clone().requires_grad_()
+        output = nn.functional.linear(activations, weight)
+        return [output.detach(), *torch.autograd.grad((output.sin() * output).sum(), activations)]
+
+    return _compare(passes, [first], [other], generator)
 
 
 def _compare(
-    model: nn.Module,
-    device: str,
+    rows_of: Callable[[list[torch.Tensor]], list[Any]],
     given: list[torch.Tensor],
     others: list[torch.Tensor],
     generator: torch.Generator,
 ) -> tuple[bool, bool]:
-    """Whether gradients of rows depend on their own row only, and whether all of them repeat."""
-    private = GradSampleModule(model.to(device), loss_reduction="sum")
-
-    def gradients(inputs: list[torch.Tensor]) -> list[Any]:
-        private.zero_grad()
-        with torch.enable_grad():
-            output = private(*(part.to(device) for part in inputs))
-            (output.sin() * output).sum().backward()
-        return [parameter.grad_sample for parameter in private.parameters()]
-
-    before = gradients(given)
-    reproducible = all(map(torch.equal, before, gradients(given)))
-    row_local = True
-    rows = len(given[0])
-    for row in torch.randperm(rows, generator=generator)[:_WATCHED_ROWS].tolist():
-        mixed = [other.clone() for other in others]
-        for mine, part in zip(given, mixed, strict=True):
-            part[row] = mine[row]
-        after = gradients(mixed)
-        row_local &= all(torch.equal(a[row], b[row]) for a, b in zip(before, after, strict=True))
-    private.remove_hooks()
+    """Whether what is computed for a row depends on that row only, and whether all of it repeats."""
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
+        before = rows_of(given)
+        reproducible = all(map(torch.equal, before, rows_of(given)))
+        row_local = True
+        for row in torch.randperm(len(given[0]), generator=generator)[:_WATCHED_ROWS].tolist():
+            mixed = [other.clone() for other in others]
+            for mine, part in zip(given, mixed, strict=True):
+                part[row] = mine[row]
+            after = rows_of(mixed)
+            row_local &= all(torch.equal(a[row], b[row]) for a, b in zip(before, after, strict=True))
     return row_local, reproducible

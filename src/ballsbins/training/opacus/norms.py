@@ -116,5 +116,6 @@ def require_precise_signals(backprops: torch.Tensor) -> None:
     if backprops.dtype in COARSE:
         raise RunError(
             f"The norms to clip by would be of the type {backprops.dtype}, which is wrong by up to a hundredth. "
-            "Ghost clipping needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in float64."
+            "Ghost clipping needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in "
+            "float64."
         )

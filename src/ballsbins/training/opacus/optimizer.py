@@ -136,8 +136,9 @@ class _Guarded:
         count = sum(parameter.numel() for parameter in parameters)
         if count != self.grid.dense + self.grid.scattered:
             raise RunError(
-                f"The optimizer has {count:,} parameters to train, but {self.grid.dense + self.grid.scattered:,} when "
-                "make_private was called, for which its noise was planned. Freeze and add parameters before that."
+                f"The optimizer has {count:,} parameters to train, but {self.grid.dense + self.grid.scattered:,} "
+                "when make_private was called, for which its noise was planned. Freeze and add parameters before "
+                "that."
             )
         device = parameters[0].device.type
         self.run.devices.add(device)
@@ -249,8 +250,8 @@ def require_precise(parameters: list[Any]) -> None:
     for parameter in parameters:
         if parameter.dtype in COARSE:
             raise RunError(
-                f"Parameters of the type {parameter.dtype} round sums of gradients by more than an example may change "
-                "them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
+                f"Parameters of the type {parameter.dtype} round sums of gradients by more than an example may "
+                "change them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
             )
 
 

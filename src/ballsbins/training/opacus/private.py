@@ -55,10 +55,10 @@ def make_private(
 ) -> Any:
     """Return what Opacus' `make_private` returns: (model, optimizer, loader), and for "ghost" (…, criterion, loader).
 
-    The loader is a DataLoader over the mechanism's batches; the optimizer clips to `max_grad_norm`, adds exact Gaussian
-    noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
-    `loader.as_run()` is the Mechanism as far as it was run, `loader.card(delta)` what may be published. If the model is
-    wrapped for distributed training, every rank gets its share of every batch.
+    The loader is a DataLoader over the mechanism's batches; the optimizer clips to `max_grad_norm`, adds exact
+    Gaussian noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
+    `loader.as_run()` is the Mechanism as far as it was run, `loader.card(delta)` what may be published. If the model
+    is wrapped for distributed training, every rank gets its share of every batch.
 
     Args:
       mechanism: sampler, noise multiplier and epochs.
@@ -71,8 +71,8 @@ def make_private(
       grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
       loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
       engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
-      data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats bit
-        for bit if nothing has changed; without it its noise is always fresh.
+      data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
+        bit for bit if nothing has changed; without it its noise is always fresh.
       ledger: a file in which every step is written down before it is taken, so that none is forgotten.
       lost_steps: what became of steps that the ledger has and the checkpoint has not: "unpublished" or "accounted".
       allow_uncovered: go on although the test of the machine failed. The card then says so.

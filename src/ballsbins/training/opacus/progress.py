@@ -20,8 +20,9 @@ class Progress:
     """The steps taken of a mechanism. Everything that must know where the run is asks here.
 
     `repeats` says how often, at most, a step was taken again on the same batch after a step that counts as well, and
-    `repeated_to` up to which step. The releases of one step are one release with √(1 + repeats) times the sensitivity,
-    because the example is in the same batch each time. So the run is accounted for with σ/√(1 + repeats).
+    `repeated_to` up to which step. The releases of one step are one release with √(1 + repeats) times the
+    sensitivity, because the example is in the same batch each time. So the run is accounted for with σ/√(1 +
+    repeats).
     """
 
     def __init__(self, mechanism: Mechanism) -> None:

@@ -33,8 +33,8 @@ SKIPPED = (
 
 _GHOST = "ghost clipping sums gradients in float32 by a second backward pass, which has no error bound"
 _NO_LEDGER = (
-    "Steps that a killed process took after the checkpoint from which the run was resumed: no ledger was kept, so they "
-    "are not counted"
+    "Steps that a killed process took after the checkpoint from which the run was resumed: no ledger was kept, so "
+    "they are not counted"
 )
 
 
@@ -216,8 +216,8 @@ class Run(Progress):
         if self.ledger is None:
             return (_NO_LEDGER,)
         return tuple(
-            f"Steps {begin:,} to {end - 1:,} as a stopped process took them before the run went back to step {begin:,}: "
-            "by the word of the operator nothing of them was or will be shown"
+            f"Steps {begin:,} to {end - 1:,} as a stopped process took them before the run went back to step "
+            f"{begin:,}: by the word of the operator nothing of them was or will be shown"
             for begin, end in self.ledger.unpublished
         )
 
@@ -261,8 +261,8 @@ class Run(Progress):
         key = self._master.for_run(state["run"])
         if self.steps_taken and key.run != self.key.run:
             raise RunError(
-                f"This run, {self.key.run}, has taken {self.steps_taken:,} steps, and the checkpoint is of run {key.run}. "
-                "Load it after a new make_private."
+                f"This run, {self.key.run}, has taken {self.steps_taken:,} steps, and the checkpoint is of run "
+                f"{key.run}. Load it after a new make_private."
             )
         before = self.steps_taken
         super().load_state_dict(state)
