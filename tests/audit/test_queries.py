@@ -17,9 +17,7 @@ def test_responses_are_sums_over_the_mechanisms_batches(sampler):
     ours = answer_queries(mechanism, lambda _: values, key=5, noise_multiplier=SILENT)
     batches = [batch for epoch in range(2) for batch in mechanism.batches(20, 5, epoch)]
     assert ours.shape == (12, 3)
-    assert ours == pytest.approx(
-        np.array([values[batch].sum(axis=0) for batch in batches]), abs=1e-5
-    )
+    assert ours == pytest.approx(np.array([values[batch].sum(axis=0) for batch in batches]), abs=1e-5)
 
 
 def test_noise_has_the_claimed_scale():

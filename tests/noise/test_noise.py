@@ -62,9 +62,14 @@ def interesting_words(count, seed):
     quarters = rng.integers(0, 4, count // 8).astype(np.uint64) << np.uint64(62)
     a[: count // 8] = quarters + rng.integers(-3, 4, count // 8).astype(np.int64).view(np.uint64)
     powers = np.uint64(2) ** rng.integers(44, 64, count // 8).astype(np.uint64)
-    w[-(count // 4) : -(count // 8)] = powers + rng.integers(-2, 3, count // 8).astype(np.int64).view(np.uint64)
+    w[-(count // 4) : -(count // 8)] = powers + rng.integers(-2, 3, count // 8).astype(np.int64).view(
+        np.uint64
+    )
     # where U and V change places, and √½, at which an exponent would be lost if they changed there
-    for part, seam in ((slice(-(count // 16), None), 0.7071), (slice(-(count // 8), -(count // 16)), math.sqrt(0.5))):
+    for part, seam in (
+        (slice(-(count // 16), None), 0.7071),
+        (slice(-(count // 8), -(count // 16)), math.sqrt(0.5)),
+    ):
         word = np.uint64(math.ceil(seam * 2.0**64))
         w[part] = word + rng.integers(-5, 6, len(w[part])).astype(np.int64).view(np.uint64)
     return w, a
@@ -90,7 +95,7 @@ def pair_without(old, new):
     source = inspect.getsource(pair_function)
     assert old in source
     names = dict(vars(module))
-    exec(source.replace(old, new), names)  # noqa: S102  # our own source
+    exec(source.replace(old, new), names)  # our own source
     return names["pair_function"](
         np.where, lambda x: x.view(np.int64), lambda i: i.view(np.float64), np.sqrt, np.rint
     )
@@ -316,7 +321,9 @@ def test_any_number_of_values(count):
 def test_bad_input():
     with pytest.raises(InvalidInputError, match="count"):
         rounded_normals(KEY, ("a",), -1)
-    with pytest.raises(InvalidInputError, match=r"out is 'int64\(5,\)', but must be int32 of at least \(5,\)"):
+    with pytest.raises(
+        InvalidInputError, match=r"out is 'int64\(5,\)', but must be int32 of at least \(5,\)"
+    ):
         rounded_normals(KEY, ("a",), 5, out=np.empty(5, np.int64))
     with pytest.raises(InvalidInputError, match="out"):
         rounded_normals(KEY, ("a",), 5, out=np.empty(4, np.int32))

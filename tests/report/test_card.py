@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, MonteCarlo, Poisson, Shuffle, new_key
-from ballsbins.report import Card
+from ballsbins.report import Card, FloatingPoint
 
 RUN = Mechanism(BallsAndBins(100), 0.6)
 
@@ -25,7 +25,9 @@ def full_card():
         metrics={"test AUC": np.float32(0.75), "curve": [1, 2]},
         not_covered=["The vocabulary."],
         key_commitment=new_key().commitment(),
+        run="0123456789abcdef0123456789abcdef",
         noise="from the same key",
+        floating_point=FloatingPoint("cpu", 5e-4),
         normaliser=50,
         details={"optimiser": {"name": "Adam", "rate": 0.001}},
     )
@@ -45,10 +47,10 @@ def test_written_and_read_back(card, tmp_path):
 
 def test_what_is_saved_never_changes_its_meaning():
     saved = full_card().to_dict()
-    assert saved["schema"] == 1
+    assert saved["schema"] == 2
     assert set(saved) == {
         "schema", "mechanism", "delta", "claim", "planned", "clip_norm", "num_examples", "normaliser", "noise",
-        "key_commitment", "key_secret", "not_covered", "metrics", "details", "versions",
+        "key_commitment", "key_secret", "run", "floating_point", "not_covered", "metrics", "details", "versions",
     }  # fmt: skip
     assert set(saved["claim"]) == {
         "quantity", "lower", "value", "upper", "method", "confidence", "penalty", "directions",
@@ -110,6 +112,8 @@ def _umask():
         ({"not_covered": 3}, "not_covered is 3"),
         ({"versions": {"python": "3\n# ε is 0"}}, "versions is"),
         ({"key_secret": None}, "key_secret is None"),
+        ({"run": b"0123"}, "run is 'bytes'"),
+        ({"floating_point": "covered"}, "floating_point is 'covered'"),
         ({"stated": 3.0}, "stated is 3.0"),
         ({"stated": RUN.delta(1.0)}, "stated is"),
         (
@@ -149,8 +153,8 @@ def with_claim(**words):
         (without("claim"), ["claim", "cannot be checked"]),
         (without("mechanism"), ["mechanism"]),
         (without("schema"), ["schema of the card is None"]),
-        (full_card().to_dict() | {"schema": 2}, ["schema of the card is 2", "later version"]),
-        (full_card().to_dict() | {"schema": "1"}, ["schema of the card is '1'"]),
+        (full_card().to_dict() | {"schema": 3}, ["schema of the card is 3", "later version"]),
+        (full_card().to_dict() | {"schema": "2"}, ["schema of the card is '2'"]),
         (full_card().to_dict() | {"epsilon": 3.0, "colour": "red"}, ["['colour', 'epsilon']", "unknown"]),
         (full_card().to_dict() | {"stated": None}, ["['stated']"]),
         (full_card().to_dict() | {"delta": "1e-6"}, ["delta is '1e-6'"]),
@@ -215,3 +219,26 @@ def test_a_file_that_is_no_json(content, name, tmp_path):
         file.write_bytes(content)
     with pytest.raises(InvalidInputError, match=name):
         Card.read(file)
+
+
+def test_a_card_of_the_first_version_is_refused_with_the_reason():
+    with pytest.raises(InvalidInputError, match="runs had no id: write the card anew"):
+        Card.from_dict(full_card().to_dict() | {"schema": 1})
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        "covered",
+        {"device": "cpu", "eta": 0.1},
+        {"device": "cpu", "eta": None, "not_covered": []},
+        {"device": "cpu", "eta": 0.1, "not_covered": ["a reason"]},
+        {"device": "cpu", "eta": -0.1, "not_covered": []},
+        {"device": "cpu\n# ε is 0", "eta": 0.1, "not_covered": []},
+        {"device": "cpu", "eta": None, "not_covered": "a reason"},
+        {"device": "cpu", "eta": 0.1, "not_covered": [], "more": 1},
+    ],
+)
+def test_what_says_nothing_about_floating_point_is_refused(saved):
+    with pytest.raises(InvalidInputError):
+        Card.from_dict(full_card().to_dict() | {"floating_point": saved})

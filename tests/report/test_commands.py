@@ -168,3 +168,39 @@ def test_help():
         done = invoke(command, "--help")
         assert done.exit_code == 0
         assert "Usage" in done.stdout
+
+
+def test_two_cards_of_one_run_are_warned_of(tmp_path):
+    """Their batches are the same, so neither claim covers both; two runs of one key file are no offence."""
+    files = []
+    for number, run in enumerate(("ab" * 16, "ab" * 16, "cd" * 16)):
+        files.append(tmp_path / f"{number}.json")
+        Card(RUN, 1e-5, key_commitment="00112233aabbccdd", run=run).write(files[-1])
+    done = invoke("check", *files, *FEW)
+    assert done.exit_code == 0
+    assert done.stdout.count("AGREE") == 3
+    assert f"WARNING: {files[0]} and {files[1]} are of the same run" in " ".join(done.stderr.split())
+    found = json.loads(invoke("check", *files, *FEW, "--json").stdout)
+    assert [each["agrees"] for each in found["cards"]] == [True] * 3
+    assert len(found["same_run"]) == 1
+    apart = invoke("check", files[0], files[2], *FEW)
+    assert "same run" not in apart.stderr
+    assert "same run" not in invoke("check", files[0], *FEW).stderr
+    page = tmp_path / "page.html"
+    assert invoke("page", "--from", files[0], "--from", files[1], "--out", page).exit_code == 0
+    assert "are of the same run" in page.read_text()
+    assert invoke("page", "--from", files[0], "--from", files[2], "--out", page).exit_code == 0
+    assert "are of the same run" not in page.read_text()
+
+
+def test_one_false_card_among_several_is_named(tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    Card(RUN, 1e-5).write(good)
+    saved = json.loads(good.read_text())
+    for part in (saved["claim"], *saved["claim"]["directions"].values()):
+        part["lower"] = part["value"] = part["upper"] = 0.5
+    bad.write_text(json.dumps(saved))
+    done = invoke("check", good, bad, *FEW)
+    assert done.exit_code == 1
+    assert f"DISAGREE: {bad}:" in done.stderr
+    assert f"DISAGREE: {good}:" not in done.stderr

@@ -19,7 +19,7 @@ from ballsbins import (
     Poisson,
     Shuffle,
 )
-from ballsbins.report import Card
+from ballsbins.report import Card, FloatingPoint
 from ballsbins.report.elsewhere import replace_one, under_others
 from ballsbins.report.words import down, length_of, stated, up
 from ballsbins.samplers import Key
@@ -163,8 +163,10 @@ def test_a_seed_is_not_called_secret():
 
 
 def test_two_runs_with_one_key_are_said_to_cost_more():
-    assert "one key is for one run" in flat(ONE.statement(DELTA))
-    assert "one key" not in flat(Mechanism(Deterministic(10), 1.0).statement(DELTA))
+    assert "Another training with the same key has the same batches" in flat(ONE.statement(DELTA))
+    named = Card(ONE, DELTA, key_commitment="00112233aabbccdd", run="ab" * 16).statement()
+    assert f"Another training with the run id {'ab' * 16} has the same batches" in flat(named)
+    assert "the same batches" not in flat(Mechanism(Deterministic(10), 1.0).statement(DELTA))
     twice = [
         Mechanism(BallsAndBins(1000, redraw=redraw), 1.0, epochs=2).epsilon(1e-6) for redraw in (False, True)
     ]
@@ -334,3 +336,28 @@ def test_shuffling_has_bounds_even_where_composition_gives_up():
     shuffled = under_others(Mechanism(BallsAndBins(100), 0.01, 3), DELTA)["shuffle"]
     assert shuffled is not None
     assert shuffled.lower >= Mechanism(Shuffle(100), 0.01).epsilon(DELTA).lower * (1 - 1e-9)
+
+
+def test_floating_point_is_said_to_be_what_is_known_of_it():
+    """Not recorded: not covered. Covered: how, under which assumptions. The noise alone: what is missing."""
+    silent = flat(Card(ONE, DELTA).statement())
+    assert "finite precision of floating-point noise and sums" in silent
+    assert "taken to be exactly Gaussian" in silent
+    covered = flat(Card(ONE, DELTA, floating_point=FloatingPoint("cpu (x)", 4.96e-4)).statement())
+    for words in (
+        "Floating point. Covered",
+        "η = 4.96e-4",
+        "computational",
+        "AES-256",
+        "cpu (x)",
+        "zero-out adjacency",
+    ):
+        assert words in covered
+    assert "finite precision" not in covered
+    assert "taken to be" not in covered
+    assert "Nothing is stated for adding or removing an example: with one row fewer" in covered
+    partly = flat(
+        Card(ONE, DELTA, floating_point=FloatingPoint("cpu", None, ("sums are float32",))).statement()
+    )
+    assert "The noise is exact" in partly
+    assert "NOT covered: sums are float32" in partly

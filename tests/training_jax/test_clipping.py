@@ -79,7 +79,9 @@ def test_sensitivity_to_any_one_example_is_within_the_clip_norm(model, parameter
     extreme = batch._replace(integers=batch.integers * np.float32(scale))
     whole = summed(model, parameters, extreme, np.float32(clip)).gradient
     largest = 0.0
-    excess = grid_of(model, 1e-3, clip, 40).excess  # what rounding may add: tests/training_jax/test_floating_point.py
+    excess = grid_of(
+        model, 1e-3, clip, 40
+    ).excess  # what rounding may add: tests/training_jax/test_floating_point.py
     for place in range(0, 32, 3):
         weights = extreme.weights.copy()
         weights[place] = 0.0  # the example becomes ⊥

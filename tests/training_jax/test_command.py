@@ -177,7 +177,9 @@ def test_training_on_batch_files_is_their_run(place, built):
     key = Key.from_file(place / "key")
     manifest = BatchFiles.open(built[0]).manifest
     for name in ("first", "second"):
-        run(*options(place, place / name, "--noise-multiplier", 0.9, "--batches", built[0], "--stop-after", 5))
+        run(
+            *options(place, place / name, "--noise-multiplier", 0.9, "--batches", built[0], "--stop-after", 5)
+        )
         card = Card.read(place / name / "card.json")
         assert card.run == manifest.run
         assert card.key_commitment == manifest.key_commitment == key.commitment()

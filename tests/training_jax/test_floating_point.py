@@ -21,7 +21,9 @@ from ballsbins.training.machine_check import check_step
 from ballsbins.training.model import Batch, Layer, Model, Parameters
 from ballsbins.training.step import Scalars, initial_state, private_step
 
-_spec = importlib.util.spec_from_file_location("old_arithmetic", Path(__file__).with_name("old_arithmetic.py"))
+_spec = importlib.util.spec_from_file_location(
+    "old_arithmetic", Path(__file__).with_name("old_arithmetic.py")
+)
 old = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(old)
 
@@ -98,7 +100,7 @@ def test_every_value_of_a_checkpoint_is_one_that_noise_alone_can_give(checkpoint
 
 
 def small_pairs_off_the_circles(table, scale, expected):
-    """Of pairs (cosine, sine) with a small radius: how many have one that no float32 u near 1 gives, and how many do."""
+    """Which pairs (cosine, sine) have a small radius, and which of them one that no float32 u near 1 gives."""
     z = table.reshape(-1).astype(np.float64) / np.float32(0.1) * expected / scale
     half = len(z) // 2
     place = np.square(z[:half]) + np.square(z[half:])
@@ -154,7 +156,10 @@ def summed(model, parameters, batch, clip, grid):
 
 def moved(first, second):
     """The norm of the difference, in float64."""
-    parts = [np.linalg.norm(np.asarray(a, np.float64) - np.asarray(b, np.float64)) for a, b in zip(first, second)]
+    parts = [
+        np.linalg.norm(np.asarray(a, np.float64) - np.asarray(b, np.float64))
+        for a, b in zip(first, second, strict=True)
+    ]
     return float(np.linalg.norm(parts))
 
 
@@ -179,7 +184,7 @@ def our_move(model, parameters, batch, place, clip, sigma=1.0):
 
 
 def one_row_batch(rows):
-    """All examples look up one row. The first bring its float32 sum to 1024, just above with the first example and just
+    """All examples look up one row. Many bring its float32 sum to 1024, just above with the first example and just
     below without it; the others take a little away, which is lost above 1024 and doubled below.
     """
     width = 16
@@ -192,8 +197,14 @@ def one_row_batch(rows):
     many = int(np.ceil(1024.0 / each))
     labels, integers = np.zeros(rows, np.float32), np.zeros((rows, 1), np.float32)
     labels[many:] = 1.0
-    integers[many:] = np.log(1.0 / (0.45 * 2.0**-13))  # then the signal is −0.45 units in the last place of 1024
-    return model, parameters, Batch(labels, integers, np.zeros((rows, 1), np.int32), np.ones(rows, np.float32))
+    integers[many:] = np.log(
+        1.0 / (0.45 * 2.0**-13)
+    )  # then the signal is −0.45 units in the last place of 1024
+    return (
+        model,
+        parameters,
+        Batch(labels, integers, np.zeros((rows, 1), np.int32), np.ones(rows, np.float32)),
+    )
 
 
 def test_an_example_among_many_in_one_row_moves_the_sum_within_the_bound():
@@ -314,7 +325,9 @@ def test_eta_of_the_papers_network_is_small(sigma, rows):
 
 
 def test_plans_that_cannot_be_covered_are_refused_with_the_numbers():
-    with pytest.raises(InvalidInputError, match=r"rows · 2²⁶/σ is '40,000,000 · 2²⁶/1 = .*at most 33,554,432"):
+    with pytest.raises(
+        InvalidInputError, match=r"rows · 2²⁶/σ is '40,000,000 · 2²⁶/1 = .*at most 33,554,432"
+    ):
         Grid(1.0, 1.0, 40_000_000, 0.0, 10)
     with pytest.raises(InvalidInputError, match=r"η, .* is '.*', but must be at most 0.5.*σ = 10000"):
         Grid(1e4, 1.0, 10, 0.0, 85_000_000)

@@ -146,7 +146,11 @@ def test_a_state_that_was_used_gives_no_numbers_and_holds_no_key():
     """The same noise on two gradients would show both: a state that is kept back and used again gives NaN."""
     noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=new_key()).noise_addition_transform
     update, first = jax.jit(noise.update), noise.init(jnp.zeros(9))
-    assert (first.shape, first.dtype, int(first)) == ((), np.int32, 0)  # the number of the step, and nothing else
+    assert (first.shape, first.dtype, int(first)) == (
+        (),
+        np.int32,
+        0,
+    )  # the number of the step, and nothing else
     one, second = update(jnp.zeros(9), first)
     assert np.isfinite(one).all()
     again, _ = update(jnp.ones(9), first)

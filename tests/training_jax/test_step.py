@@ -96,7 +96,7 @@ def test_the_state_stays_float32(model, parameters, batch):
 
 @pytest.mark.parametrize("count", [1, 5000])
 def test_noise_drawn_ahead_is_that_of_its_step(count):
-    """XLA reads a room in place and later than it is filled: a room that is filled too early changes what it reads."""
+    """XLA reads a room in place, later than it is filled: filled again too early, it would change what is read."""
     key, steps = Key.from_seed(3), 6
     total = jax.jit(lambda values: jnp.sum(jnp.sort(values) * jnp.arange(values.size, dtype=jnp.int32)))
     expected = [int(total(rounded_normals(key, ("a run", step), count))) for step in range(steps)]

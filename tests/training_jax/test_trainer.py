@@ -219,7 +219,9 @@ def test_what_is_continued_unchanged_repeats_and_what_changed_has_other_noise_in
     assert share_of_equal(first, again) == 1.0
 
     edited = changed_data(data, plan)
-    with pytest.raises(RunError, match=r"at step 4 .* something has changed: the training data\..*accept_changes"):
+    with pytest.raises(
+        RunError, match=r"at step 4 .* something has changed: the training data\..*accept_changes"
+    ):
         train(edited, plan, key=key, directory=copied(place, "c"))
     other = noises(edited, plan, key, tmp_path / "c", monkeypatch, stop_after=20, accept_changes=True)
     assert share_of_equal(first, other) < 1e-2
@@ -284,9 +286,13 @@ def test_two_continuations_do_not_show_the_example_that_was_changed(data, plan, 
 def test_the_card_of_a_run_that_went_on_after_a_change_says_so(data, plan, tmp_path):
     key, once = new_key(), replace(plan, epochs=1)
     train(data, once, key=key, directory=tmp_path, stop_after=4, delta=1e-5)
-    result = train(changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5, accept_changes=True)
+    result = train(
+        changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5, accept_changes=True
+    )
     assert any("went on at step 4 with independent noise" in line for line in result.card.not_covered)
-    again = train(changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5)  # nothing left to do
+    again = train(
+        changed_data(data, plan), once, key=key, directory=tmp_path, delta=1e-5
+    )  # nothing left to do
     assert again.card.not_covered == result.card.not_covered
 
 
@@ -306,7 +312,9 @@ def test_a_machine_that_fails_its_test_trains_only_if_told(data, plan, tmp_path,
     failing = MachineCheck("cpu (cpu)", row_local=False, reproducible=True)
     monkeypatch.setattr(run_module, "check_step", lambda *_: failing)
     once = replace(plan, epochs=1)
-    with pytest.raises(RunError, match=r"not covered on this machine: what one example adds .*allow_uncovered"):
+    with pytest.raises(
+        RunError, match=r"not covered on this machine: what one example adds .*allow_uncovered"
+    ):
         train(data, once, key=new_key(), directory=tmp_path / "out", delta=1e-5)
     assert not (tmp_path / "out").exists()
     card = train(data, once, key=new_key(), delta=1e-5, allow_uncovered=True).card
