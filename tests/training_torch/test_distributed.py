@@ -11,6 +11,7 @@ import torch
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError
+from ballsbins.training.opacus import make_private
 
 HERE = Path(__file__).parent
 STEPS, EPOCHS, EXAMPLES = 12, 2, 30  # many shares are empty
@@ -80,24 +81,48 @@ def behind():  # only rank 0 loads a checkpoint
         return str(error)
 
 
-def first_gradient(weight):  # of a run under a secret key; `weight` is that of an example that rank 1 has
+class Table(torch.nn.Module):  # its arithmetic does not depend on the shape of a batch
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(11, 40)
+
+    def forward(self, inputs):
+        return self.table(inputs[0][:, 0])
+
+
+def train_table(key, fingerprint=None, folder=None, state=None):
     torch.manual_seed(0)
-    net, dataset, loss = problems.Net(), problems.Weighted(60), problems.WeightedLoss()
-    mechanism, key = Mechanism(BallsAndBins(6), 1.0), Key(bytes(range(32)))
-    of_rank_1 = mechanism.batches(60, key).for_rank(1, 2).at(0)
-    dataset.weights[int(of_rank_1[0])] = weight
+    net = Table()
     model, optimizer, loader = make_private(
-        mechanism, DPDDP(net), torch.optim.SGD(net.parameters(), lr=0.3), dataset, max_grad_norm=1.0, key=key,
+        Mechanism(BallsAndBins(6), 1.0, epochs=2), DPDDP(net), torch.optim.SGD(net.parameters(), lr=0.3),
+        problems.Weighted(60), max_grad_norm=1.0, key=key, loss_reduction="sum", data_fingerprint=fingerprint,
+        ledger=None if folder is None else folder + "/ledger",
+        lost_steps=None if state is None else "accounted",
     )
-    loader._run.identity = "branches of one run"
-    batch = next(iter(loader))
-    loss(model(batch["inputs"]), batch["label"], batch["weight"]).backward()
-    optimizer.step()
-    return 10 * torch.cat([parameter.grad.reshape(-1) for parameter in net.parameters()])
+    if state is not None:
+        optimizer.load_state_dict(state)
+    states = []
+    for batch in loader:
+        optimizer.zero_grad()
+        torch.tanh(model(batch["inputs"])).sum().backward()
+        optimizer.step()
+        states.append(optimizer.state_dict())
+    run = loader.as_run()
+    return {{"vector": net.table.weight.detach().clone(), "state": states[2], "run": loader.state_dict()["run"],
+             "noise": loader.state_dict()["last_noise"], "accounted": run.noise_multiplier,
+             "steps": run.total_steps}}
 
 
-seen = {{"branches": [first_gradient(weight) for weight in (1.0, 1.0, 0.9)]}}
-seen |= {{"behind": behind()}} | {{mode: train(mode) for mode in ("hooks", "ghost")}}
+master = Key(bytes(range(32)))  # every rank draws a run of its own and takes that of rank 0
+secret = train_table(master, folder=folder)
+lost = train_table(master, folder=folder, state=secret["state"])
+seen = {{"table": train_table(5), "secret": secret, "lost": lost, "bound": train_table(master, "60 examples")}}
+refused_run = ""
+try:
+    train_table(master.for_run(str(rank) * 32))
+except InvalidInputError as error:
+    refused_run = str(error)
+seen |= {{"behind": behind(), "refused_run": refused_run}} | {{mode: train(mode) for mode in ("hooks", "ghost")}}
 torch.save(seen | {{"refused": refused}}, folder + "/rank" + str(rank))
 dist.barrier()
 dist.destroy_process_group()
@@ -158,20 +183,51 @@ def test_ranks_with_keys_of_their_own_are_refused(ranks):
 def test_ranks_at_different_steps_are_refused(ranks):
     """A checkpoint that only one of them has loaded would let examples be seen twice."""
     for number, rank in enumerate(ranks):
-        assert f"Rank {number} is at step {3 * (1 - number)}, while others are at 0 to 3" in rank["behind"]
+        assert f"Rank {number} is at step {3 * (1 - number)} of run seed" in rank["behind"]
+        assert "others are at 0 to 3" in rank["behind"]
+
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(11, 40)
+
+    def forward(self, inputs):
+        return self.table(inputs[0][:, 0])
 
 
 @pytest.mark.slow
-def test_noise_depends_on_the_sums_of_all_ranks(ranks):
-    """Rank 0 makes the noise: if it looked at its own share alone, two branches could share it that differ on rank 1.
-
-    Their difference would then be what one example adds, at most 1. With noise of its own for each of 176 parameters
-    it is about 19, and below 10 once in 10²⁰ keys.
-    """
+def test_two_ranks_equal_one_process_bit_for_bit(weighted, ranks):
+    """Integers are summed over the ranks, and the same noise is added once. (A mean divides by what a rank has.)"""
+    torch.manual_seed(0)
+    net = Table()
+    model, optimizer, loader = make_private(
+        Mechanism(BallsAndBins(6), 1.0, epochs=2), net, torch.optim.SGD(net.parameters(), lr=0.3), weighted(60),
+        max_grad_norm=1.0, key=5, loss_reduction="sum",
+    )  # fmt: skip
+    for batch in loader:
+        optimizer.zero_grad()
+        torch.tanh(model(batch["inputs"])).sum().backward()
+        optimizer.step()
     for rank in ranks:
-        one, same, other = rank["branches"]
-        assert torch.equal(one, same)
-        assert float((one - other).norm()) > 10.0
+        assert torch.equal(rank["table"]["vector"], net.table.weight.detach())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["secret", "bound", "lost"])
+def test_ranks_share_one_run_and_its_noise(ranks, kind):
+    one, two = (rank[kind] for rank in ranks)
+    assert (one["run"], one["noise"]) == (two["run"], two["noise"])
+    assert torch.equal(one["vector"], two["vector"])
+    assert (one["accounted"], one["steps"]) == (two["accounted"], two["steps"])
+    # three of the six steps were taken twice, which rank 0 reads in the ledger
+    assert one["accounted"] == (pytest.approx(0.5**0.5, rel=1e-12) if kind == "lost" else 1.0)
+
+
+@pytest.mark.slow
+def test_ranks_with_keys_of_two_runs_are_refused(ranks):
+    for number, rank in enumerate(ranks):
+        assert f"the run of the key on rank {number}" in rank["refused_run"]
 
 
 def test_a_model_that_is_not_wrapped_is_refused_where_several_train(

@@ -203,7 +203,9 @@ class Run(Progress):
     def floating_point(self) -> FloatingPoint:
         """What is known of the run's floating point."""
         assert self.grid is not None
-        device = "+".join(sorted(self.devices)) or "cpu"
+        device = (
+            "+".join(sorted(self.devices, key=lambda name: (name == "cpu", name))) or "cpu"
+        )  # others first
         if self.machine is None:
             return FloatingPoint(device, None, (_GHOST,))
         failures = MachineCheck(device, self.machine.row_local, self.machine.reproducible).failures
