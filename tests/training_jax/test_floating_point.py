@@ -43,20 +43,24 @@ def drawn_batch(model, rows, seed=0):
     )
 
 
-@pytest.fixture(scope="module")
-def checkpoints():
+def first_moments(sigma=SIGMA):
     """Adam's first moment of the tables after one step, ours and of old, and which rows were looked up."""
     parameters, batch = TABLES.initial(Key.from_seed(1)), drawn_batch(TABLES, SIZE)
-    grid = grid_of(TABLES, SIGMA, CLIP, SIZE)
+    grid = grid_of(TABLES, sigma, CLIP, SIZE)
     noise = rounded_normals(Key.from_seed(2), ("step",), TABLES.num_parameters)
     scalars = Scalars(np.float32(1e-3), np.float64(CLIP), np.float64(grid.unit), np.float64(SIZE))
     state, _ = private_step(TABLES, initial_state(jax.tree.map(jnp.copy, parameters)), batch, noise, scalars)
     ours = np.asarray(state.optimizer.mu.table)
     words = np.random.default_rng(3).integers(0, 2**32, old.words_for(ours.size), dtype=np.uint32)
-    before = np.asarray(old.first_moment(TABLES, parameters, batch, CLIP, SIGMA, SIZE, jnp.asarray(words)))
+    before = np.asarray(old.first_moment(TABLES, parameters, batch, CLIP, sigma, SIZE, jnp.asarray(words)))
     touched = np.zeros(ROWS, bool)
     touched[batch.categories[:, 0]] = True
     return ours, before, touched
+
+
+@pytest.fixture(scope="module")
+def checkpoints():
+    return first_moments()
 
 
 def unreachable(values, scale, expected):
@@ -68,6 +72,20 @@ def unreachable(values, scale, expected):
         z = (guess.view(np.int32) + steps).view(np.float32)
         reached |= np.float32(0.1) * ((np.float32(scale) * z) / np.float32(expected)) == target
     return ~reached.reshape(values.shape)
+
+
+def off_the_grid(values, scale, expected):
+    """Values that no integer noise alone can give: no integer r has 0.1·(unit·r/expected) equal to them."""
+    unit = grid_of(TABLES, scale / CLIP, CLIP, SIZE).unit / expected
+    best = np.zeros(values.shape, bool)
+    # b1 = 0.9 is not a float: Adam's factor is the float32 next to 1 − 0.9, or one of its neighbours
+    for factor in (np.float32(0.1), np.float32(1) - np.float32(0.9), np.float32(1.0 - 0.9)):
+        integers = np.rint(values.astype(np.float64) / factor / unit)
+        reached = np.zeros(values.shape, bool)
+        for near in range(-30, 31):
+            reached |= factor * ((integers + near) * unit).astype(np.float32) == values
+        best = max(best, reached, key=np.mean)
+    return ~best
 
 
 def test_a_checkpoint_does_not_tell_which_rows_were_looked_up(checkpoints):
@@ -84,19 +102,9 @@ def test_a_checkpoint_does_not_tell_which_rows_were_looked_up(checkpoints):
 def test_every_value_of_a_checkpoint_is_one_that_noise_alone_can_give(checkpoints):
     """On the grid all integers are possible, whatever the sum: rows of the batch hold nothing that others cannot."""
     ours, _, touched = checkpoints
-    grid = grid_of(TABLES, SIGMA, CLIP, SIZE)
-    scale = grid.unit / SIZE
-    # b1 = 0.9 is not a float: Adam's factor is the float32 next to 1 − 0.9, or one of its neighbours
-    found = {}
-    for factor in (np.float32(0.1), np.float32(1) - np.float32(0.9), np.float32(1.0 - 0.9)):
-        integers = np.rint(ours.astype(np.float64) / factor / scale)
-        reached = np.zeros(ours.shape, bool)
-        for near in range(-30, 31):
-            reached |= factor * ((integers + near) * scale).astype(np.float32) == ours
-        found[float(factor)] = reached
-    reached = max(found.values(), key=np.mean)
-    assert reached[~touched].all()
-    assert reached[touched].all()
+    outside = off_the_grid(ours, SIGMA * CLIP, SIZE)
+    assert not outside[~touched].any()
+    assert not outside[touched].any()
 
 
 def small_pairs_off_the_circles(table, scale, expected):
@@ -184,8 +192,8 @@ def our_move(model, parameters, batch, place, clip, sigma=1.0):
 
 
 def one_row_batch(rows):
-    """All examples look up one row. Many bring its float32 sum to 1024, just above with the first example and just
-    below without it; the others take a little away, which is lost above 1024 and doubled below.
+    """All examples look up one row. Half of them bring its float32 sum to a power of two, just above with the first
+    example and just below without it; the others take a little away, which is lost above and doubled below.
     """
     width = 16
     model = Model(1, (4,), width, ())
@@ -194,12 +202,12 @@ def one_row_batch(rows):
         jnp.zeros((4, width), jnp.float32), (Layer(jnp.asarray(weight), jnp.zeros(1, jnp.float32)),)
     )
     each = 1.0 / np.sqrt(width + 1.0)  # a gradient clipped to 1 has so much in every coordinate of the row
-    many = int(np.ceil(1024.0 / each))
+    power = 2.0 ** np.floor(np.log2(each * rows / 1.9))
+    many = int(np.ceil(power / each))
     labels, integers = np.zeros(rows, np.float32), np.zeros((rows, 1), np.float32)
     labels[many:] = 1.0
-    integers[many:] = np.log(
-        1.0 / (0.45 * 2.0**-13)
-    )  # then the signal is −0.45 units in the last place of 1024
+    # then the signal is −0.45 units in the last place of that power of two
+    integers[many:] = np.log(1.0 / (0.45 * 2.0**-23 * power))
     return (
         model,
         parameters,
@@ -217,7 +225,7 @@ def test_an_example_among_many_in_one_row_moves_the_sum_within_the_bound():
     assert our_move(model, parameters, batch, 0, 1.0)[0] > 0.99
 
 
-def test_squares_that_underflow_do_not_escape_clipping():
+def underflowing_batch():
     """An activation of 10¹⁹ and a signal of 10⁻²³: the float32 norm is 0, the true one is 1.6 clip norms."""
     model = Model(1, (2,), 1, ())
     size, logit = 1e19, -53.0
@@ -230,7 +238,11 @@ def test_squares_that_underflow_do_not_escape_clipping():
         np.array([1, 0, 0, 0], np.float32),
     )  # fmt: skip
     true = size / (1.0 + np.exp(-logit))
-    clip = float(true / 1.6)
+    return model, parameters, batch, float(true / 1.6)
+
+
+def test_squares_that_underflow_do_not_escape_clipping():
+    model, parameters, batch, clip = underflowing_batch()
     _, squares = old.clipped_sum(model, parameters, batch, clip)
     assert float(squares[0]) == 0.0
     assert old_move(model, parameters, batch, 0, clip) > 1.5 * clip
