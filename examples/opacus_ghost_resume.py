@@ -1,10 +1,14 @@
-"""Ghost clipping, physical batches that fit in memory, and a run that is stopped and resumed exactly.
+"""Ghost clipping, physical batches that fit in memory, and a run that is stopped and resumed bit for bit.
+
+A resumed run has fresh noise unless `data_fingerprint` vouches that the data is the same. The ledger knows of every
+step that was taken, so that a step of a killed process is either repeated bit for bit or accounted for.
 
 Needs `pip install 'ballsbins[torch]'`. Runs in a few seconds: python examples/opacus_ghost_resume.py
 """
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import warnings
 from pathlib import Path
@@ -23,12 +27,15 @@ from ballsbins.training.opacus import BallsBinsLoader, make_private
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
 warnings.filterwarnings("ignore", message="Secure RNG turned off")  # the noise comes from the key
 folder = Path(tempfile.mkdtemp())
-new_key().save(folder / "run.key")  # mode 0600; in earnest: ballsbins key run.key
+new_key().save(
+    folder / "run.key"
+)  # mode 0600; in earnest: ballsbins key run.key; one key file serves many runs
 mechanism = Mechanism(BallsAndBins(steps=20), noise_multiplier=1.0, epochs=3)
 generator = torch.Generator().manual_seed(0)
 data = TensorDataset(
     torch.randn(2000, 20, generator=generator), torch.randint(0, 2, (2000,), generator=generator)
 )
+fingerprint = hashlib.sha256(b"".join(part.numpy().tobytes() for part in data.tensors)).hexdigest()
 
 
 def begin() -> tuple[Any, ...]:
@@ -46,6 +53,8 @@ def begin() -> tuple[Any, ...]:
         grad_sample_mode="ghost",
         criterion=nn.CrossEntropyLoss(),
         engine=engine,
+        data_fingerprint=fingerprint,
+        ledger=folder / "run.ledger",
     )
     return engine, *made
 
@@ -62,7 +71,7 @@ def train_one_epoch(model: nn.Module, optimizer: Any, criterion: Any, loader: Ba
 engine, model, optimizer, criterion, loader = begin()
 train_one_epoch(model, optimizer, criterion, loader)
 engine.save_checkpoint(path=folder / "checkpoint.pt", module=model, optimizer=optimizer)
-for _ in range(2):
+for _ in range(2):  # the process is killed after these, and their checkpoint is lost
     train_one_epoch(model, optimizer, criterion, loader)
 
 other_engine, other, optimizer, criterion, loader = begin()  # another process, later
