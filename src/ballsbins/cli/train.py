@@ -232,6 +232,12 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
         claim = result.card.claim
         out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
         out.print(f"method: {how(claim)}", style="dim")
+        floating_point = result.card.floating_point
+        if floating_point is not None:
+            covered = "floating point is NOT covered on this machine: see statement.md"
+            if floating_point.eta is not None:
+                covered = f"floating point is covered, η = {render.up(floating_point.eta, 2)}"
+            out.print(f"run {result.card.run}; {covered}", style="dim")
     files = "model.npz" + (", card.json and statement.md" if result.card is not None else "")
     out.print(f"Wrote {escape(str(directory))}: {files}", style="dim")
 
