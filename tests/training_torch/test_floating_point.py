@@ -111,16 +111,14 @@ def test_one_example_of_a_crowd_moves_the_sum_by_the_clip_norm_at_most(both_ways
 
 
 def test_norms_whose_squares_underflow_are_found(both_ways):
-    """Values of 10⁻²³: in float32 all squares are 0, and so is the norm."""
-    sample = torch.full((3, 40_000), 1e-23)
-    clip = 1e-22
-    grid = grid_for([sample], clip=clip)
-    only = clipped_sum([sample[:1]], grid)[0]
-    assert grid.unit * float(only.norm()) == pytest.approx(clip, rel=1e-4)
-    assert grid.unit * float(only.norm()) <= clip * (1 + grid.eta)
+    """Values of 2·10⁻²³: in float32 all squares are 0, and so is the norm."""
+    sample = torch.full((1, 1_000_000), 2e-23)
+    clip = 6e-21
+    grid = grid_for([sample], clip=clip, noise=1e4)  # so that the unit is not too small for float32
+    (only,) = clipped_sum([sample], grid)
+    assert 0.9 * clip < grid.unit * float(only.norm()) <= clip * (1 + grid.eta)
     assert float((sample[0] ** 2).sum().sqrt()) == 0.0
-    unclipped = float(sample[0].double().norm())
-    assert unclipped > 10 * clip
+    assert float(sample[0].double().norm()) > 3 * clip  # without clipping
 
 
 def test_a_norm_that_is_not_finite_is_told(both_ways):

@@ -8,9 +8,9 @@ are added exactly:
 So an example moves k by at most ‖rint(v)‖ ≤ ‖v‖ + ½·√d, with v its clipped gradient in units and d the number of
 parameters, and the order of rows, physical batches and ranks changes no bit (steps 3 to 5 of docs/floating_point.md):
 
-* *Norms* are sums of squares in float64. Squares of float32 values are exact there and neither under- nor overflow;
-  all terms are at least 0; at most 2¹⁶ of them are added in an order that is not fixed, and then the partial sums
-  one by one. The relative error is far below the margin by which `Grid.clip_limit` is less than C.
+* *Norms* are sums of squares in float64. Squares of float32 values are exact there and neither under- nor overflow,
+  and all terms are at least 0. So the relative error, whatever the order, is below the margin by which
+  `Grid.clip_limit` is less than C.
 * *Products* factor·g in float64 round at most four times: the quotient limit/‖g‖, that by the unit, the product
   itself, and the unit. `EXCESS` covers that.
 * *Sums* are integers below 2⁵¹ (`Grid` refuses larger ones), which float64 and int64 hold exactly.
@@ -88,14 +88,14 @@ def _rounded_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
         values, scale = rows.contiguous().numpy(), factors.numpy()
         total = np.full(width, start_of_sum(len(rows)), np.int64)
-        share = _COLUMNS * -(-width // (_COLUMNS * threads_for(rows.numel())))
+        threads = threads_for(rows.numel())
 
         def add(first: int) -> None:
-            last = min(first + share, width)
-            for begin in range(first, last, _COLUMNS):
-                add_rounded(values, scale, total, begin, min(begin + _COLUMNS, last))
+            # Threads take turns: far columns of rows whose length is a power of two would share places in the cache.
+            for begin in range(first, width, _COLUMNS * threads):
+                add_rounded(values, scale, total, begin, min(begin + _COLUMNS, width))
 
-        in_threads(add, range(0, width, share))
+        in_threads(add, range(0, min(width, _COLUMNS * threads), _COLUMNS))
         return torch.from_numpy(total).double()
     found = torch.zeros(width, dtype=torch.float64, device=rows.device)
     scale_there = factors.to(rows.device)[:, None]

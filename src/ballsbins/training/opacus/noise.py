@@ -78,7 +78,9 @@ def _release(sums: torch.Tensor, drawn: NDArray[np.int32], unit: float, out: tor
         share = -(-count // threads_for(count)) or 1
         k, values = sums.numpy(), out.numpy()
         in_threads(
-            lambda first: release(k, drawn, unit, values, first, min(first + share, count)),
+            lambda first: release(
+                k[first : first + share], drawn[first : first + share], unit, values[first : first + share]
+            ),
             range(0, count, share),
         )
         return

@@ -9,7 +9,6 @@ import numpy as np
 
 from ballsbins.noise.with_numba import _bits_of as bits_of
 
-_LANE = 1 << 16  # terms of a sum of squares that are added in any order; such sums are then added one by one
 # x + 1.5·2⁵² is x rounded to an integer, ties to even, for |x| < 2⁵¹; its bits are those of 1.5·2⁵² plus that
 # integer. # So bits are added instead of numbers: integers of 64 bits, exact in any order.
 _ROUNDER = 1.5 * 2.0**52
@@ -23,46 +22,53 @@ def start_of_sum(rows: int) -> int:
 
 # Only the order of the additions and fused multiply-adds are free; not-a-number and infinity stay what they are.
 @numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
-def _squares_of_part(row: Any) -> Any:
-    total = 0.0
-    for value in row:
-        wide = np.float64(value)
-        total += wide * wide
-    return total
-
-
-@numba.njit(nogil=True, error_model="numpy")
 def add_squares(samples: Any, squares: Any) -> None:
-    """Add the squared norm of every row of `samples` to `squares`."""
+    """Add the squared norm of every row of `samples` to `squares`; its terms are added in any order."""
     for i in range(samples.shape[0]):
-        for begin in range(0, samples.shape[1], _LANE):
-            squares[i] += _squares_of_part(samples[i, begin : begin + _LANE])
+        total = 0.0
+        for j in range(samples.shape[1]):
+            wide = np.float64(samples[i, j])
+            total += wide * wide
+        squares[i] += total
 
 
 @numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
-def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) -> None:
-    """Add rint(factor · sample) of every row to `total`, for the columns begin … end − 1; |factor · sample| < 2⁵¹."""
-    rows = samples.shape[0]
-    whole = rows - rows % 4
-    # Four rows at a time: totals are read and written once for all of them.
-    for i in range(0, whole, 4):
-        a, b, c, d = factors[i], factors[i + 1], factors[i + 2], factors[i + 3]
-        for j in range(begin, end):
-            total[j] += (
-                bits_of(np.float64(samples[i, j]) * a + _ROUNDER)
-                + bits_of(np.float64(samples[i + 1, j]) * b + _ROUNDER)
-            ) + (
-                bits_of(np.float64(samples[i + 2, j]) * c + _ROUNDER)
-                + bits_of(np.float64(samples[i + 3, j]) * d + _ROUNDER)
-            )
-    for i in range(whole, rows):
-        a = factors[i]
-        for j in range(begin, end):
-            total[j] += bits_of(np.float64(samples[i, j]) * a + _ROUNDER)
+def _add_one(row: Any, factor: float, total: Any) -> None:
+    for j in range(len(total)):
+        total[j] += bits_of(np.float64(row[j]) * factor + _ROUNDER)
+
+
+@numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
+def _add_four(r0: Any, r1: Any, r2: Any, r3: Any, factors: Any, total: Any) -> None:
+    """Four rows at a time: totals are read and written once for all of them."""
+    f0, f1, f2, f3 = factors[0], factors[1], factors[2], factors[3]
+    for j in range(len(total)):
+        total[j] += (
+            bits_of(np.float64(r0[j]) * f0 + _ROUNDER) + bits_of(np.float64(r1[j]) * f1 + _ROUNDER)
+        ) + (bits_of(np.float64(r2[j]) * f2 + _ROUNDER) + bits_of(np.float64(r3[j]) * f3 + _ROUNDER))
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def release(sums: Any, noise: Any, unit: float, out: Any, begin: int, end: int) -> None:
-    """Set out to unit·(k + r), for the values begin … end − 1: k + r is exact, the product rounded to its type."""
-    for j in range(begin, end):
+def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) -> None:
+    """Add rint(factor · sample) of every row to `total`, for the columns begin … end − 1; |factor · sample| < 2⁵¹."""
+    # Rows are passed one by one: loops over a matrix are not vectorised.
+    rows, part = samples.shape[0], total[begin:end]
+    whole = rows - rows % 4
+    for i in range(0, whole, 4):
+        _add_four(
+            samples[i, begin:end],
+            samples[i + 1, begin:end],
+            samples[i + 2, begin:end],
+            samples[i + 3, begin:end],
+            factors[i : i + 4],
+            part,
+        )
+    for i in range(whole, rows):
+        _add_one(samples[i, begin:end], factors[i], part)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def release(sums: Any, noise: Any, unit: float, out: Any) -> None:
+    """Set out to unit·(k + r): k + r is exact, the product rounded to its type."""
+    for j in range(len(out)):
         out[j] = (sums[j] + noise[j]) * unit
