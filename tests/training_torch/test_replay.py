@@ -181,6 +181,27 @@ def test_processes_and_runs_of_one_key_share_no_noise(training, weighted):
     assert shared(one, two) == []
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_a_step_that_is_interrupted_after_its_noise_gets_fresh_noise(training, weighted):
+    """Its noisy gradient may have been looked at; with dropout the sums of the second attempt are others."""
+    noises = []
+    for key in (new_key(), 5):
+        run = training(MECHANISM, weighted(40), key=key, loss_reduction="sum")
+        own, run.optimizer.scale_grad = run.optimizer.scale_grad, interrupt
+        batch = next(iter(run.loader))
+        with pytest.raises(KeyboardInterrupt):
+            run.step(batch)
+        first = run.gradient()
+        run.optimizer.scale_grad = own
+        run.step(batch)
+        noises.append(float((first - run.gradient()).abs().max()))
+    assert noises[0] > 0.1
+    assert noises[1] == 0.0  # a seed repeats
+
+
 def test_nothing_of_the_fingerprint_is_stored(training, weighted):
     run = training(MECHANISM, weighted(40), key=new_key(), data_fingerprint="what only we know")
     run.step(next(iter(run.loader)))

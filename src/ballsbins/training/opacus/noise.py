@@ -64,10 +64,14 @@ def write_gradients(parameters: Sequence[Any], noise: NDArray[np.int32], unit: f
         begin += sums.numel()
         gradient = parameter.grad
         # What the backward pass left there is not needed, and new memory costs more than what is put in it.
-        if gradient is None or gradient.dtype != parameter.dtype or not gradient.is_contiguous():
+        if gradient is None or not _fits(gradient, parameter):
             gradient = torch.empty_like(parameter, memory_format=torch.contiguous_format, requires_grad=False)
         _release(sums, drawn, unit, gradient.detach().view(-1))
         parameter.grad = gradient
+
+
+def _fits(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return gradient.layout == torch.strided and gradient.dtype == parameter.dtype and gradient.is_contiguous()
 
 
 def _release(sums: torch.Tensor, drawn: NDArray[np.int32], unit: float, out: torch.Tensor) -> None:

@@ -74,6 +74,7 @@ class Run(Progress):
         self.grid: Grid | None = None  # set when the model is known
         self.machine: MachineCheck | None = None  # None under ghost clipping
         self.devices: set[str] = set()  # where sums were computed
+        self._noised = -1  # the last step for which noise was drawn
         self._last_noise: str | None = ""  # public: tells which noise the last step had
         self._drawn = 0  # position after the last batch drawn from the sampler
         self._given: int | None = (
@@ -182,6 +183,16 @@ class Run(Progress):
 
     def noise_domain(self, parameters: list[Any], sums: list[Any], device: str) -> Domain:
         """The domain of the next step's noise; `parameters` are those before the step, `sums` what it is added to."""
+        if (
+            self._noised == self.steps_taken
+        ):  # a step was interrupted after its noise, and sums may not repeat
+            if self.world_size > 1:
+                raise RunError(
+                    f"Step {self.steps_taken:,} was interrupted and cannot be taken again by several processes, "
+                    "because they would no longer agree on its noise. Start anew from the last checkpoint."
+                )
+            self.nonce = fresh_nonce(self.key)
+        self._noised = self.steps_taken
         if self.replay is None or not self._replays:
             return nonce_domain(self.nonce, self.steps_taken)
         return self.replay.domain(self.key, self.steps_taken, parameters, sums, device)
