@@ -81,7 +81,8 @@ def jax_jobs(model, batch):
     unit = grid_of(model, SIGMA, 1.0, size).unit
     scalars = Scalars(np.float32(1e-3), np.float64(1.0), np.float64(unit), np.float64(size))
     states = [initial_state(model.initial(KEY)) for _ in range(2)]
-    noise, numbers = NoiseAhead(KEY, ("benchmark",), model.num_parameters, 10**9), itertools.count()
+    noise, numbers = NoiseAhead(rooms=2, wait=jax.block_until_ready), itertools.count()
+    count = model.num_parameters
 
     def plain():
         states[0], _ = plain_step(model, states[0], batch, scalars)
@@ -89,8 +90,10 @@ def jax_jobs(model, batch):
 
     def private():
         step = next(numbers)
-        states[1], watched = private_step(model, states[1], batch, noise.of(step), scalars)
-        noise.read_by(step, watched)
+        drawn = noise.of(KEY, ("benchmark", step), count)
+        states[1], watched = private_step(model, states[1], batch, drawn, scalars)
+        noise.read_by(watched)
+        noise.begin(KEY, ("benchmark", step + 1), count)
         jax.block_until_ready(states[1])
 
     return {"plain": plain, "private": private}
@@ -195,6 +198,7 @@ def noise_seconds(count):
     import torch
 
     from ballsbins.noise.known_answers import installed
+    from ballsbins.training.opacus.noise import write_gradients
 
     room = np.empty(count, np.int32)
     drawn = {
@@ -204,6 +208,12 @@ def noise_seconds(count):
         for name in installed()
     }
     drawn["torch.normal, float32"] = lambda: torch.normal(0.0, 1.0, (count,))
+    parameter = torch.nn.Parameter(torch.zeros(count))
+    parameter.summed_grad = torch.zeros(count, dtype=torch.float64)
+    noise, numbers = NoiseAhead(), itertools.count()
+    drawn["drawn and added in PyTorch (ours)"] = lambda: write_gradients(
+        [parameter], noise.of(KEY, ("benchmark", next(numbers)), count), 1e-8
+    )
     for name in ("threefry2x32", "rbg"):
         key, draw_normal = jax.random.key(0, impl=name), jax.jit(lambda key: jax.random.normal(key, (count,)))
         drawn[f"jax.random.normal, float32, {name}"] = lambda key=key, f=draw_normal: f(key)

@@ -100,15 +100,26 @@ def test_noise_drawn_ahead_is_that_of_its_step(count):
     key, steps = Key.from_seed(3), 6
     total = jax.jit(lambda values: jnp.sum(jnp.sort(values) * jnp.arange(values.size, dtype=jnp.int32)))
     expected = [int(total(rounded_normals(key, ("a run", step), count))) for step in range(steps)]
-    noise, found = NoiseAhead(key, ("a run",), count, steps), []
+    noise, found = NoiseAhead(rooms=2, wait=jax.block_until_ready), []
     for step in range(steps):
-        drawn = noise.of(step)
+        drawn = noise.of(key, ("a run", step), count)
         assert drawn.ctypes.data % 64 == 0
         found.append(total(drawn))
-        noise.read_by(step, found[-1])
+        noise.read_by(found[-1])
+        noise.begin(key, ("a run", step + 1), count)
     assert [int(value) for value in found] == expected
-    again = NoiseAhead(key, ("a run",), count, steps)  # a run that is continued begins anywhere
-    np.testing.assert_array_equal(again.of(4), rounded_normals(key, ("a run", 4), count))
+    # what was begun and is not wanted is forgotten, and rooms grow
+    np.testing.assert_array_equal(noise.of(key, ("another", 4), 9), rounded_normals(key, ("another", 4), 9))
+    more = noise.of(key, ("a run", 2), 3 * count)
+    np.testing.assert_array_equal(more, rounded_normals(key, ("a run", 2), 3 * count))
+    # one room is enough for whoever has read it when the next is begun
+    single = NoiseAhead()
+    first = single.of(key, ("a run", 0), count).copy()
+    single.begin(key, ("a run", 1), count)
+    np.testing.assert_array_equal(first, rounded_normals(key, ("a run", 0), count))
+    np.testing.assert_array_equal(
+        single.of(key, ("a run", 1), count), rounded_normals(key, ("a run", 1), count)
+    )
 
 
 def test_initial_parameters_follow_from_the_key_and_have_their_scale():

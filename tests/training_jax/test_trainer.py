@@ -174,9 +174,10 @@ def noises(data, plan, key, directory, monkeypatch, **options):
     own = run_module.NoiseAhead
 
     class Watching(own):
-        def of(self, step):
-            seen.append(super().of(step).copy())
-            return seen[-1]
+        def of(self, key, domain, count):
+            drawn = super().of(key, domain, count)
+            seen.append(drawn.copy())
+            return drawn
 
     monkeypatch.setattr(run_module, "NoiseAhead", Watching)
     train(data, plan, key=key, directory=directory, **options)

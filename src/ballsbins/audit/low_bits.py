@@ -1,10 +1,10 @@
 """An attack on floating point alone: which low bits a value has, whatever its size says about the sum.
 
-Noise that is drawn as a float32 number and added in float32 gives the sum away in two ways. 1 − 0.99 leaves trailing
-zeros where noise of that size has none; and many float32 numbers are not σ·z for any float32 z, so that they cannot be
-noise alone. Here values are sorted into cells by their exponent, the number of trailing zeros of their mantissa, and
-whether noise alone could be that value. How often the canary's batch and other batches fall into each cell is counted
-on runs of their own, and the ratio of the two is the statistic of a run.
+Noise that is drawn as a float32 number and added in float32 gives the sum away in two ways. 1 − 0.99 leaves
+trailing zeros where noise of that size has none; and many float32 numbers are not σ·z for any float32 z, so that
+they cannot be noise alone. Here values are sorted into cells by their exponent, the number of trailing zeros of
+their mantissa, and whether noise alone could be that value. How often the canary's batch and other batches fall
+into each cell is counted on runs of their own, and the ratio of the two is the statistic of a run.
 """
 
 from __future__ import annotations

@@ -121,13 +121,13 @@ def audit(
     claimed = np.maximum(mechanism.delta(grid).upper, float(delta))
     found = delta_at_least(sides[0], sides[1], grid, claimed, error)
     sharpest = None if found.delta <= 0.0 else Finding(found, mechanism.epsilon(found.delta))
-    runs = (
+    taught_by = [
         observations(
             mechanism, sigma, present=there, trials=max(count // _LEARN_FROM, 1), seed=seed + _OTHER_RUNS
         )
         for there in (True, False)
-    )
-    score = learned(*runs, sigma)
+    ]
+    score = learned(taught_by[0], taught_by[1], sigma)
     bits = [
         statistics(mechanism, sigma, present=there, trials=count, seed=seed, score=score)
         for there in (True, False)

@@ -90,7 +90,10 @@ class BatchFiles:
         """The files that hold the rows of an epoch, in order."""
         manifest = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch))).manifest
         directory = self._directory / epoch_name(manifest.epoch)
-        return [directory / OFFSETS_NAME, *(directory / part_name(part) for part in range(manifest.num_parts))]
+        return [
+            directory / OFFSETS_NAME,
+            *(directory / part_name(part) for part in range(manifest.num_parts)),
+        ]
 
     def _checked(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None

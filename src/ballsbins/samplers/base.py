@@ -57,8 +57,9 @@ class Sampler(ABC):
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
         """Give the batches of steps start … steps − 1 of one epoch, as arrays of example indices.
 
-        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and
-        the step. An integer as `key` is a seed for experiments and not secret. Every run needs a key of its own: `Key.for_run` derives one.
+        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and the
+        step. An integer as `key` is a seed for experiments and not secret. Every run needs a key of its own:
+        `Key.for_run` derives one.
         """
         self._check_drawn_steps()
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)

@@ -35,19 +35,22 @@ CHUNK = 64  # rows whose products are summed in float32; η grows with its squar
 
 
 class TableSum(NamedTuple):
-    """The sum for the tables, which is 0 but for the rows that were looked up.
+    """The sum for the tables: for every row, or, where a batch looks up fewer, for the rows that were looked up.
 
-    `totals[j]` is all of what goes to row `rows[j]`: a row that was looked up twice stands there twice, with the same
-    total. So memory is for the batch, not for the tables.
+    In the second form `totals[j]` is all of what goes to row `rows[j]`. A row that was looked up several times has
+    its total at one of its places; at the others `rows` is out of range, and such an index writes nothing. So
+    memory is for the batch, not for the tables.
     """
 
-    rows: jax.Array  # int32[B · categories]
-    totals: jax.Array  # float64[B · categories, embedding_dim]
+    rows: jax.Array | None  # int32[B · categories]; None if totals are for every row in order
+    totals: jax.Array  # float64[·, embedding_dim]
 
     def dense(self, num_rows: int) -> jax.Array:
         """The sum for every row."""
+        if self.rows is None:
+            return self.totals
         zeros = jnp.zeros((num_rows, self.totals.shape[1]), self.totals.dtype)
-        return zeros.at[self.rows].set(self.totals)
+        return zeros.at[self.rows].set(self.totals, mode="drop")
 
 
 class ClippedSum(NamedTuple):
@@ -113,10 +116,14 @@ def clipped_sum(
 
 
 def _by_row(rows: jax.Array, spread: jax.Array, num_rows: int) -> TableSum:
-    """Add up what goes to the same row. Whichever place of a row is written last stands for all of its places."""
+    """Add up what goes to the same row: integers, so in any order."""
+    if num_rows <= len(rows):
+        return TableSum(None, jnp.zeros((num_rows, spread.shape[1]), spread.dtype).at[rows].add(spread))
     places = jnp.arange(len(rows), dtype=jnp.int32)
+    # Whichever place of a row is written last stands for all of its places.
     stands_for = jnp.zeros(num_rows, jnp.int32).at[rows].set(places)[rows]
-    return TableSum(rows, jnp.zeros_like(spread).at[stands_for].add(spread)[stands_for])
+    totals = jnp.zeros_like(spread).at[stands_for].add(spread)
+    return TableSum(jnp.where(stands_for == places, rows, num_rows), totals)
 
 
 def _product(a: jax.Array, v: jax.Array) -> jax.Array:

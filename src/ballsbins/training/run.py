@@ -13,7 +13,7 @@ import numpy as np
 
 from ballsbins.errors import BallsBinsError, DataError, InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
-from ballsbins.noise import SOURCE
+from ballsbins.noise import SOURCE, Domain
 from ballsbins.report import Card, FloatingPoint
 from ballsbins.samplers import Key
 from ballsbins.training import checkpoint
@@ -79,6 +79,7 @@ class Run:
     def __post_init__(self) -> None:
         """Begin, or go on from a checkpoint."""
         plan = self.plan
+        self._noise = NoiseAhead(rooms=2, wait=jax.block_until_ready)
         self.expected = self.num_examples / plan.sampler.steps
         self._rates = np.asarray(
             optax.cosine_decay_schedule(plan.learning_rate, plan.total_steps)(np.arange(plan.total_steps)),
@@ -210,8 +211,8 @@ class Run:
         self.prepare()
         due = time.monotonic() + checkpoint_seconds
         pending: Watched | None = None
-        for batch, noise in islice(self._batches(), last - self.steps):
-            watched = self._step(batch, noise)
+        for batch, domain in islice(self._batches(), last - self.steps):
+            watched = self._step(batch, domain)
             if pending is not None:
                 self._look(pending, self.steps, progress)
             self.steps += 1
@@ -225,22 +226,22 @@ class Run:
         if pending is not None:
             self._look(pending, self.steps, progress)
 
-    def _batches(self) -> Iterator[tuple[Batch, NoiseAhead | None]]:
+    def _batches(self) -> Iterator[tuple[Batch, Domain | None]]:
+        """The batches from the next step on, each with the domain of its epoch's noise."""
         steps = self.plan.sampler.steps
         first, start = divmod(self.steps, steps)
         for epoch in range(first, self.plan.epochs):
             begin = start if epoch == first else 0
-            noise = None
+            domain = None
             if self.grid is not None:
                 if begin == 0 and self.key.is_secret:
                     self._epoch_begin = state_digest(self._arrays())
                 self._binding = None
                 domain = self._bound().noise_domain()
-                noise = NoiseAhead(self.key, domain, self.model.num_parameters, (epoch + 1) * steps)
             for batch in self.feed.batches(epoch, begin):
-                yield batch, noise
+                yield batch, domain
 
-    def _step(self, batch: Batch, noise: NoiseAhead | None) -> Watched:
+    def _step(self, batch: Batch, domain: Domain | None) -> Watched:
         plan = self.plan
         scalars = Scalars(
             self._rates[self.steps],
@@ -251,10 +252,17 @@ class Run:
         if plan.clip_norm is None:
             self.state, watched = plain_step(self.model, self.state, batch, scalars)
             return Watched(*watched)
-        drawn = None if noise is None else noise.of(self.steps)
-        self.state, watched = private_step(self.model, self.state, batch, drawn, scalars)
-        if noise is not None:
-            noise.read_by(self.steps, watched)
+        if domain is None:
+            self.state, watched = private_step(self.model, self.state, batch, None, scalars)
+            return Watched(*watched)
+        count = self.model.num_parameters
+        noise = self._noise.of(self.key, (*domain, self.steps), count)
+        self.state, watched = private_step(self.model, self.state, batch, noise, scalars)
+        self._noise.read_by(watched)
+        if (
+            self.steps + 1
+        ) % plan.sampler.steps:  # the next epoch's noise is bound to what this one ends with
+            self._noise.begin(self.key, (*domain, self.steps + 1), count)
         return Watched(*watched)
 
     def _look(self, watched: Watched, steps: int, progress: Callable[[Progress], None] | None) -> None:

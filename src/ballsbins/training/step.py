@@ -78,19 +78,21 @@ def with_noise(
         value: jax.Array = (total * scale).astype(jnp.float32)
         return value
 
+    size, shape = model.num_rows * model.embedding_dim, (model.num_rows, model.embedding_dim)
     if noise is None:
-        everywhere = jnp.zeros((model.num_rows, model.embedding_dim), jnp.float32)
-        dense = jax.tree.map(released, layers)
-        return Parameters(everywhere.at[table.rows].set(released(table.totals)), dense)
-    size = model.num_rows * model.embedding_dim
-    rows = jnp.asarray(noise[:size]).reshape(model.num_rows, model.embedding_dim)
-    # Rows that nobody looked up have noise alone; the others are written over with sum and noise.
-    looked_up = released(table.totals + rows[table.rows].astype(jnp.float64))
-    everywhere = released(rows.astype(jnp.float64)).at[table.rows].set(looked_up)
+        return Parameters(released(table.dense(model.num_rows)), jax.tree.map(released, layers))
+    rows = jnp.asarray(noise[:size]).reshape(shape)
+    if table.rows is None:
+        everywhere = released(table.totals + rows.astype(jnp.float64))
+    else:
+        # Rows that nobody looked up have noise alone; the others are written over with sum and noise.
+        drawn = rows.at[table.rows].get(mode="clip").astype(jnp.float64)
+        everywhere = released(rows.astype(jnp.float64))
+        everywhere = everywhere.at[table.rows].set(released(table.totals + drawn), mode="drop")
     noisy, begin = [], size
     for leaf in jax.tree.leaves(layers):
-        drawn = jnp.asarray(noise[begin : begin + leaf.size]).reshape(leaf.shape)
-        noisy.append(released(leaf + drawn.astype(jnp.float64)))
+        added = jnp.asarray(noise[begin : begin + leaf.size]).reshape(leaf.shape)
+        noisy.append(released(leaf + added.astype(jnp.float64)))
         begin += leaf.size
     return Parameters(everywhere, jax.tree.unflatten(jax.tree.structure(layers), noisy))
 

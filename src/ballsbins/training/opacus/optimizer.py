@@ -13,9 +13,10 @@ from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processe
 
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.training.grid import Grid
+from ballsbins.training.noise_ahead import NoiseAhead
 from ballsbins.training.opacus.clipping import COARSE, clipped_sum
 from ballsbins.training.opacus.layers import TrainingPasses
-from ballsbins.training.opacus.noise import StepNoise, write_gradients
+from ballsbins.training.opacus.noise import write_gradients
 from ballsbins.training.opacus.run import Run
 
 RUN = "ballsbins"  # where the state of the run is in a saved optimizer
@@ -26,7 +27,7 @@ class _Guarded:
 
     run: Run
     grid: Grid
-    noise: StepNoise
+    noise: NoiseAhead
     module: Any  # the model as Opacus wraps it
     rows: int  # of per-example gradients that were clipped and summed for the next step
     finite: bool  # whether they all were
@@ -265,7 +266,7 @@ def guard(optimizer: Any, module: Any, run: Run, grid: Grid, passes: TrainingPas
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
     optimizer.run, optimizer.module, optimizer.passes = run, module, passes
-    optimizer.grid, optimizer.noise = grid, StepNoise()
+    optimizer.grid, optimizer.noise = grid, NoiseAhead()
     optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank
