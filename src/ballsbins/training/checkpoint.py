@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +60,44 @@ def save(path: Path, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) 
 
 def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:
     """Read the header and the arrays."""
+
+    def both(stored: Any) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        arrays = [stored[f"array_{number:03d}"] for number in range(len(stored.files) - 1)]
+        return json.loads(stored[_HEADER].tobytes()), arrays
+
+    header, arrays = _read(path, both)
+    _require_schema(header, path)
+    return header, arrays
+
+
+def load_header(path: Path) -> dict[str, Any]:
+    """Read the header alone, however large the arrays are."""
+    header: dict[str, Any] = _read(path, lambda stored: json.loads(stored[_HEADER].tobytes()))
+    _require_schema(header, path)
+    return header
+
+
+def _read(path: Path, part: Callable[[Any], Any]) -> Any:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            header = json.loads(stored[_HEADER].tobytes())
-            arrays = [stored[f"array_{number:03d}"] for number in range(len(stored.files) - 1)]
+            return part(stored)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{str(path)!r} is not a file that training wrote ({error}). Restore it, or remove it to begin anew with "
-            "a new key."
+            f"{str(path)!r} is not a file that training wrote ({error}). Restore it, or remove it to begin anew."
         ) from None
-    if header.get("schema") != SCHEMA:
-        advice = "Update ballsbins if a later version wrote it."
-        if header.get("schema") == _UNSAFE:
-            advice = (
-                "It is of a version whose noise is not safe: float32 values that show which rows a batch looked up, "
-                "and the same in all continuations. Train anew in another directory."
-            )
-        raise InvalidInputError(f"the schema of {str(path)!r}", header.get("schema"), f"{SCHEMA}", advice)
-    return header, arrays
+
+
+def _require_schema(header: Mapping[str, Any], path: Path) -> None:
+    schema = header.get("schema")
+    if schema == SCHEMA:
+        return
+    advice = "Update ballsbins if a later version wrote it."
+    if schema == _UNSAFE:
+        advice = (
+            "It is of a version whose noise is not safe: float32 values that show which rows a batch looked up, "
+            "and the same in all continuations. Train anew in another directory."
+        )
+    raise InvalidInputError(f"the schema of {str(path)!r}", schema, f"{SCHEMA}", advice)
 
 
 def require_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:

@@ -323,7 +323,7 @@ def run_id_of(directory: Path | None) -> str | None:
     path = None if directory is None else directory / CHECKPOINT
     if path is None or not path.exists():
         return None
-    run_id = checkpoint.load(path)[0].get("run_id")
+    run_id = checkpoint.load_header(path).get("run_id")
     if not isinstance(run_id, str):
         advice = "Was the checkpoint edited? Restore it, or train in another directory."
         raise InvalidInputError(f"run_id of {str(path)!r}", run_id, "text", advice)
