@@ -21,4 +21,4 @@ from ballsbins.noise.kernel import SCALE
 
 __all__ = ["SCALE", "SOURCE", "Domain", "rounded_normals"]
 
-SOURCE = "exact: the continuous Gaussian rounded to a grid, from AES-256 in counter mode"
+SOURCE = "an exactly rounded Gaussian, from AES-256 in counter mode under the key of the run"

@@ -52,20 +52,20 @@ class FloatingPoint:
         """What the statement says."""
         noise = (
             "The noise is exact: integers with the distribution of a rounded Gaussian, added to integers. That is a "
-            "post-processing of the continuous Gaussian mechanism"
+            "post-processing of the continuous Gaussian mechanism."
         )
-        assumed = (
-            "Assumed is that AES-256 in counter mode cannot be told from random bits: the guarantee is "
-            "computational"
+        aes = (
+            "This assumes that AES-256 in counter mode cannot be told from random bits: the guarantee is "
+            "computational."
         )
         if self.eta is None:
             reasons = "; ".join(self.not_covered)
-            return f"{noise}. The sums it is added to are NOT covered: {reasons}. {assumed}."
+            return f"{noise} The sums that it is added to are NOT covered: {reasons}. {aes}"
         return (
-            f"covered. {noise}, and the noise includes what rounding adds to the sums (η = {up(self.eta, 3)}). "
-            f"{assumed}. Assumed of the machine ({self.device}) is that, at a fixed batch shape, what an example "
-            "adds depends on that example alone, and that sums can be repeated bit for bit; both were tested before "
-            "the first step. It is proved for zero-out adjacency."
+            f"covered. {noise} What rounding adds to the sums is included in the noise (η = {up(self.eta, 3)}). "
+            f"{aes} It also assumes, of the machine that ran ({self.device}), that at a fixed batch shape what an "
+            "example adds depends on that example alone, and that sums can be repeated bit for bit. Both were tested "
+            "before the first step. The proof is for zero-out adjacency."
         )
 
     def to_dict(self) -> dict[str, Any]:

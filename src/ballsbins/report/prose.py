@@ -372,8 +372,8 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
     meaning = ""
     if shuffle is not None and poisson is not None and float(shuffle.lower) > float(poisson.upper):
         meaning = (
-            " Shuffled batches with the ε of Poisson, a common practice, would claim too little. The numbers are for "
-            "what they name and cannot be exchanged."
+            " Shuffled batches with the ε of Poisson, a common practice, would claim too little. Each number applies "
+            "only to the sampler named."
         )
     own = isinstance(card.mechanism.sampler, BallsAndBins)
     if own and poisson is not None and float(claim.lower) > float(poisson.upper):

@@ -38,6 +38,7 @@ from ballsbins.samplers import Key, as_key, pad
 from ballsbins.samplers.key import SEED_RUN
 from ballsbins.training._jax import jax, optax
 from ballsbins.training.grid import Grid
+from ballsbins.training.machine_check import device_name
 from ballsbins.training.steps_taken import mechanism_after
 
 try:
@@ -163,7 +164,6 @@ def plan_card(
     """
     batches: MechanismBatches = plan.batch_selection_strategy
     run, planned = mechanism_after(steps_taken, batches.mechanism), batches.mechanism
-    device = jax.devices()[0]
     reason = (
         "jax_privacy clips and sums in float32 and divides before the noise is added, without an error bound"
     )
@@ -179,7 +179,7 @@ def plan_card(
         key_secret=batches.key.is_secret,
         run=batches.run,
         noise=SOURCE,
-        floating_point=FloatingPoint(f"{device.platform} ({device.device_kind})", None, (reason,)),
+        floating_point=FloatingPoint(device_name(), None, (reason,)),
         normaliser=num_examples / planned.sampler.steps,
     )
 

@@ -45,8 +45,13 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
         other = _filled(model, rng, rows, scale=1e3)._replace(weights=alone)
         mixed = Batch(*(_with_row(a, b, row) for a, b in zip(first, other, strict=True)))
         row_local &= _same(step(first), step(mixed))
+    return MachineCheck(device_name(), bool(row_local), reproducible)
+
+
+def device_name() -> str:
+    """Where JAX computes: "cpu", or the platform with the kind of the device."""
     device = jax.devices()[0]
-    return MachineCheck(f"{device.platform} ({device.device_kind})", bool(row_local), reproducible)
+    return device.platform if device.platform == "cpu" else f"{device.platform} ({device.device_kind})"
 
 
 def _filled(model: Model, rng: np.random.Generator, rows: int, scale: float = 1.0) -> Batch:
