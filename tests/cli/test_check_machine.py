@@ -37,6 +37,7 @@ def test_every_failure_ends_with_exit_code_1_and_its_name(monkeypatch):
     for wrong, words in (
         (MachineCheck("cpu", row_local=False, reproducible=True), "keeps examples apart"),
         (MachineCheck("cpu", row_local=True, reproducible=False), "repeats its sums"),
+        (MachineCheck("cpu", row_local=True, reproducible=True, precise=False), "within their error bound"),
         (MachineCheck("gpu (card)", row_local=True, reproducible=True), "is a processor that was tested"),
     ):
         monkeypatch.setattr(check_machine, "_jax", lambda wrong=wrong: wrong)
@@ -62,3 +63,17 @@ def test_known_answers_see_a_wrong_integer(monkeypatch):
     assert known_answers.right("numpy")
     monkeypatch.setattr(known_answers, "rounded_normals", off_by_one)
     assert not known_answers.right("numpy")
+
+
+def test_wrong_noise_is_refused_wherever_it_is_drawn(monkeypatch):
+    import pytest
+
+    from ballsbins.errors import RunError
+
+    known_answers.require_right_noise()
+    known_answers.require_right_noise.cache_clear()
+    monkeypatch.setattr(known_answers, "right", lambda executor: False)
+    with pytest.raises(RunError, match="does not give the known integers"):
+        known_answers.require_right_noise()
+    monkeypatch.undo()
+    known_answers.require_right_noise.cache_clear()

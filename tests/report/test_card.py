@@ -231,12 +231,12 @@ def test_a_card_of_the_first_version_is_refused_with_the_reason():
     [
         "covered",
         {"device": "cpu", "eta": 0.1},
-        {"device": "cpu", "eta": None, "not_covered": []},
-        {"device": "cpu", "eta": 0.1, "not_covered": ["a reason"]},
-        {"device": "cpu", "eta": -0.1, "not_covered": []},
-        {"device": "cpu\n# ε is 0", "eta": 0.1, "not_covered": []},
-        {"device": "cpu", "eta": None, "not_covered": "a reason"},
-        {"device": "cpu", "eta": 0.1, "not_covered": [], "more": 1},
+        {"device": "cpu", "eta": None, "not_covered": [], "tested": "x"},
+        {"device": "cpu", "eta": 0.1, "not_covered": ["a reason"], "tested": "x"},
+        {"device": "cpu", "eta": -0.1, "not_covered": [], "tested": "x"},
+        {"device": "cpu\n# ε is 0", "eta": 0.1, "not_covered": [], "tested": "x"},
+        {"device": "cpu", "eta": None, "not_covered": "a reason", "tested": "x"},
+        {"device": "cpu", "eta": 0.1, "not_covered": [], "tested": "x", "more": 1},
     ],
 )
 def test_what_says_nothing_about_floating_point_is_refused(saved):

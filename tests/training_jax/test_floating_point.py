@@ -279,6 +279,7 @@ def test_this_machine_keeps_rows_apart_and_repeats_itself(rows):
     found = check_step(model, model.initial(Key.from_seed(5)), rows)
     assert found.row_local
     assert found.reproducible
+    assert found.precise
     assert found.failures == ()
 
 
@@ -290,8 +291,9 @@ def test_the_check_of_a_machine_sees_rows_that_meet(monkeypatch):
     own = machine_check.private_step
 
     def mixing(given, state, batch, noise, scalars):
-        mean = batch.integers.mean(axis=0, keepdims=True)
-        return own(given, state, batch._replace(integers=batch.integers - mean), noise, scalars)
+        with np.errstate(invalid="ignore"):  # of a row with infinities
+            mixed = batch.integers - batch.integers.mean(axis=0, keepdims=True)
+        return own(given, state, batch._replace(integers=mixed), noise, scalars)
 
     monkeypatch.setattr(machine_check, "private_step", mixing)
     found = check_step(model, model.initial(Key.from_seed(5)), 40)
@@ -313,6 +315,35 @@ def test_the_check_of_a_machine_sees_sums_that_do_not_repeat(monkeypatch):
 
     monkeypatch.setattr(machine_check, "private_step", wavering)
     assert not check_step(model, model.initial(Key.from_seed(5)), 40).reproducible
+
+
+def test_the_check_of_a_machine_sees_products_of_few_bits(monkeypatch):
+    from ballsbins.training import machine_check
+
+    def coarse(a, v):
+        product = jnp.matmul(a.astype(jnp.bfloat16).T, v.astype(jnp.bfloat16))
+        return product.astype(jnp.float64)
+
+    monkeypatch.setattr(machine_check, "chunked_product", coarse)
+    model = Model(3, (5, 7), 4, (16, 8))
+    found = check_step(model, model.initial(Key.from_seed(5)), 100)
+    assert not found.precise
+    assert "less precise than their bound" in found.failures[0]
+
+
+def test_the_check_of_a_machine_sees_infinities_that_are_not_left_out(monkeypatch):
+    """As fast-math has it, which takes for granted that there are none."""
+    from ballsbins.training import machine_check
+
+    own = machine_check.private_step
+
+    def blind(given, state, batch, noise, scalars):
+        state, watched = own(given, state, batch, noise, scalars)
+        return state, watched._replace(finite=np.True_)
+
+    monkeypatch.setattr(machine_check, "private_step", blind)
+    model = Model(3, (5, 7), 4, (16, 8))
+    assert not check_step(model, model.initial(Key.from_seed(5)), 40).precise
 
 
 # The grid.

@@ -337,6 +337,66 @@ def test_where_sums_do_not_repeat_noise_is_never_the_same(data, plan, tmp_path, 
     assert share_of_equal(*found) < 1e-2
 
 
+def test_what_was_not_covered_once_stays_so(data, plan, tmp_path, monkeypatch):
+    """Steps on a machine that fails are not covered by ending, or by writing the card, on one that passes."""
+    once = replace(plan, epochs=1)
+    failing = MachineCheck("gpu (card)", row_local=True, reproducible=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "check_step", lambda *_: failing)
+        options = {"key": SEED, "directory": tmp_path, "delta": 1e-5}
+        train(data, once, stop_after=9, allow_uncovered=True, **options)
+    card = train(data, once, **options).card
+    assert not card.floating_point.covered
+    assert "gpu (card)" in card.floating_point.device
+    again = train(data, once, **options).card  # nothing is left to do
+    assert again.floating_point == card.floating_point
+
+
+def test_wrong_noise_stops_training(data, plan, monkeypatch):
+    def wrong():
+        raise RunError("The noise that xla computes here is wrong")
+
+    monkeypatch.setattr(run_module, "require_right_noise", wrong)
+    with pytest.raises(RunError, match="computes here is wrong"):
+        train(data, plan, key=SEED, allow_uncovered=True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ({"continued": []}, "the checkpoint itself"),
+        ({"uncovered": ["x"]}, "the checkpoint itself"),
+        ({"steps": 7}, "the checkpoint itself"),
+        ({"steps": "x"}, "no valid steps"),
+        ({"steps": 99}, "no valid steps"),
+        ({"seals": {}}, "no valid seals"),
+        ({"branch": None}, "no valid branch"),
+    ],
+)
+def test_a_checkpoint_that_was_edited_is_noticed_also_when_the_run_is_over(data, plan, tmp_path, edit, words):
+    once = replace(plan, epochs=1)
+    train(data, once, key=SEED, directory=tmp_path, stop_after=4)
+    header, arrays = load(tmp_path / trainer.CHECKPOINT)
+    arrays[0] = arrays[0] + np.float32(1)
+    checkpoint.save(tmp_path / trainer.CHECKPOINT, {k: v for k, v in header.items() if k != "schema"}, arrays)
+    train(data, once, key=SEED, directory=tmp_path, accept_changes=True)
+    header, arrays = load(tmp_path / trainer.CHECKPOINT)
+    assert header["steps"] == 12
+    header.pop("schema")
+    checkpoint.save(tmp_path / trainer.CHECKPOINT, header | edit, arrays)
+    with pytest.raises((RunError, DataError), match=words):
+        train(data, once, key=SEED, directory=tmp_path)
+
+
+def test_settings_of_jax_are_bound(monkeypatch):
+    before = dict(binding.machine_facts())
+    with jax.disable_jit():
+        assert dict(binding.machine_facts()) != before
+    with jax.default_matmul_precision("bfloat16"):
+        assert dict(binding.machine_facts()) != before
+    assert dict(binding.machine_facts()) == before
+
+
 def test_a_device_that_was_not_tested_is_outside_the_guarantee():
     assert MachineCheck("cpu (cpu)", row_local=True, reproducible=True).failures == ()
     (said,) = MachineCheck("gpu (some card)", row_local=True, reproducible=True).failures

@@ -98,6 +98,18 @@ def test_a_longer_history_is_refused():
         accountant.configure(Mechanism(BallsAndBins(5), 1.0))
 
 
+def test_a_history_is_never_cut_short(training, weighted):
+    """The run would go back, take steps again, and its noise would be that of other sums."""
+    run = training(Mechanism(BallsAndBins(10), 1.0), weighted(30), engine=(owner := engine()))
+    batches = iter(run.loader)
+    for _ in range(3):
+        run.step(next(batches))
+    for shorter in ([], [(1.0, 0.1, 2)]):
+        with pytest.raises(RunError, match=r"counted 3 steps, and this history has [02]"):
+            owner.accountant.history = shorter
+    assert len(owner.accountant) == 3
+
+
 def trained(training, weighted, steps, **options):
     owner = engine()
     run = training(

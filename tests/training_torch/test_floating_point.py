@@ -15,7 +15,7 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from ballsbins import BallsAndBins, Mechanism
+from ballsbins import BallsAndBins, Mechanism, new_key
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.noise import SCALE, rounded_normals
 from ballsbins.training.grid import Grid
@@ -292,3 +292,27 @@ def test_other_devices_are_not_claimed(training, weighted):
     found = run.loader.card(1e-5).floating_point
     assert not found.covered
     assert "cuda" in found.not_covered[0]
+
+
+def test_what_was_not_covered_once_stays_so(training, weighted):
+    """Nine steps with ghost clipping are not covered by a last one with hooks."""
+    mechanism, dataset, key = Mechanism(BallsAndBins(10), 1.0), weighted(30), new_key()
+    first = training(mechanism, dataset, key=key, mode="ghost")
+    for number, batch in enumerate(first.loader):
+        first.step(batch)
+        if number == 8:
+            break
+    second = training(mechanism, dataset, key=key)
+    assert second.loader._run.floating_point().covered
+    second.loader.load_state_dict(first.loader.state_dict())
+    second.step(next(iter(second.loader)))
+    card = second.loader.card(1e-5)
+    assert not card.floating_point.covered
+    assert "ghost clipping" in card.floating_point.not_covered[0]
+
+
+def test_the_statement_says_what_was_tested_and_what_is_assumed_of_the_model(training, weighted):
+    run = training(Mechanism(BallsAndBins(4), 1.0), weighted(30))
+    run.step(next(iter(run.loader)))
+    text = " ".join(run.loader.card(1e-5).statement().text().split())
+    assert "on dense layers of the model's sizes; of the model itself both are assumed" in text

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 
 import pytest
 import torch
@@ -82,6 +84,38 @@ def test_a_step_is_on_the_disk_before_its_noise_exists(runs, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         take(run, 1)
     assert seen == [2]  # the first line, and the step
+
+
+def test_a_line_that_is_written_in_part_is_not_a_step(runs, monkeypatch):
+    """A disk that is nearly full takes some bytes, then none: the step is not taken, and the ledger stays whole."""
+    from ballsbins.training.opacus import ledger
+
+    run = runs.start()
+    take(run, 2)
+    before, own, written = runs.path.read_bytes(), os.write, []
+
+    def full(descriptor, raw):
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(own(descriptor, raw[:10]))
+        return written[-1]
+
+    monkeypatch.setattr(ledger.os, "write", full)
+    with pytest.raises(DataError, match=r"No space left.*the step is not taken"):
+        take(run, 1)
+    monkeypatch.undo()
+    assert written == [10]
+    assert runs.path.read_bytes() == before
+    assert run.loader.as_run().total_steps == 2
+
+
+def test_a_line_may_take_several_writes(runs, monkeypatch):
+    from ballsbins.training.opacus import ledger
+
+    own = os.write
+    monkeypatch.setattr(ledger.os, "write", lambda descriptor, raw: own(descriptor, raw[:7]))
+    take(runs.start(), 3)
+    assert [line["step"] for line in runs.lines()[1:]] == [0, 1, 2]
 
 
 def test_resuming_at_the_mark_needs_no_word(runs):

@@ -41,6 +41,7 @@ def check_machine(json: options.JsonOption = False) -> None:
         rows.append((f"{name} on {found.device}", "is a processor that was tested", found.on_cpu))
         rows.append((f"{name} on {found.device}", "keeps examples apart", found.row_local))
         rows.append((f"{name} on {found.device}", "repeats its sums bit for bit", found.reproducible))
+        rows.append((f"{name} on {found.device}", "keeps sums within their error bound", found.precise))
     passed = all(right for *_, right in rows)
     if json:
         checks: list[dict[str, Any]] = [

@@ -20,16 +20,18 @@ class FloatingPoint:
       device: where sums were computed, such as "cpu".
       eta: η, the part of the noise that covers the rounding of sums; None where sums are not covered.
       not_covered: reasons why sums are not covered, each one line; empty where they are.
+      tested: on what the assumptions about the machine were tested, to follow "tested before the first step, ".
     """
 
     device: str
     eta: float | None = None
     not_covered: tuple[str, ...] = ()
+    tested: str = "on the network and the batch shape of this run"
 
     def __post_init__(self) -> None:
         """Validate, once."""
         object.__setattr__(self, "not_covered", tuple(self.not_covered))
-        for line in (self.device, *self.not_covered):
+        for line in (self.device, self.tested, *self.not_covered):
             if not is_line(line):
                 raise InvalidInputError(
                     "floating_point", line, "made of texts of one line", "Describe it in words."
@@ -65,12 +67,13 @@ class FloatingPoint:
             f"covered. {noise} What rounding adds to the sums is included in the noise (η = {up(self.eta, 3)}). "
             f"{aes} It also assumes, of the machine that ran ({self.device}), that at a fixed batch shape what an "
             "example adds depends on that example alone, and that sums can be repeated bit for bit. Both were tested "
-            "before the first step. The proof is for zero-out adjacency."
+            f"before the first step, {self.tested}. The proof is for zero-out adjacency."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"device": self.device, "eta": self.eta, "not_covered": list(self.not_covered)}
+        reasons = list(self.not_covered)
+        return {"device": self.device, "eta": self.eta, "not_covered": reasons, "tested": self.tested}
 
     @staticmethod
     def from_dict(saved: Any) -> FloatingPoint:

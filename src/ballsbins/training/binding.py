@@ -31,7 +31,6 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,12 @@ from ballsbins.training._jax import jax
 from ballsbins.training.machine import processor
 from ballsbins.training.plan import digest
 
-_FLAGS = ("XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_PLATFORMS", "NPROC")
+_FLAGS = ("XLA_FLAGS", "NPROC")
+# Read from JAX itself: they can be set by the environment or in Python.
+_SETTINGS = (
+    "jax_disable_jit", "jax_enable_x64", "jax_default_matmul_precision", "jax_disable_most_optimizations",
+    "jax_numpy_dtype_promotion",
+)  # fmt: skip
 
 
 def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
@@ -57,14 +61,14 @@ def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
     return found.digest()
 
 
-@cache
 def machine_facts() -> Mapping[str, str]:
     """What may change the bits of a sum though data and plan are the same; public."""
     device = jax.devices()[0]
     names = ("ballsbins", "jax", "jaxlib", "numpy", "optax", "python")
     versions = {name: number for name, number in library_versions().items() if name in names}
     flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
-    return versions | flags | {
+    settings = {name: str(getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name)}
+    return versions | flags | settings | {
         "device": f"{device.platform} {device.device_kind}",
         "devices": str(jax.device_count()),
         "threads": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
@@ -105,12 +109,23 @@ class Binding:
         return {"nonce": nonce, "state": self._state(nonce, header, arrays), "data": self._data(nonce)}
 
     def changes(
-        self, seals: Mapping[str, str], header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]
+        self,
+        seals: Mapping[str, str],
+        header: Mapping[str, Any],
+        arrays: Sequence[NDArray[Any]],
+        *,
+        over: bool,
     ) -> list[str]:
-        """What is not as it was when the checkpoint was written, in words; empty if the run goes on bit for bit."""
+        """What is not as it was when the checkpoint was written, in words; empty if the run goes on bit for bit.
+
+        Of a run that is `over` only the checkpoint itself is compared: it has no step left that anything could
+        change.
+        """
         found = []
         if not hmac.compare_digest(seals["state"], self._state(seals["nonce"], header, arrays)):
             found.append("the checkpoint itself")
+        if over:
+            return found
         if self.key.is_secret and not hmac.compare_digest(seals["data"], self._data(seals["nonce"])):
             found.append("the training data")
         before = header["machine"]

@@ -108,7 +108,7 @@ def clipped_sum(
     layers = []
     for a, signal in zip(inputs, signals, strict=True):
         scaled = jnp.where(usable, factor * signal, 0.0).astype(jnp.float32)
-        weights = _product(jnp.where(usable, a, 0.0), scaled)
+        weights = chunked_product(jnp.where(usable, a, 0.0), scaled)
         layers.append(Layer(_on_grid(weights, unit), _on_grid(scaled.astype(jnp.float64).sum(axis=0), unit)))
     spread = _on_grid(jnp.where(usable, factor * g, 0.0), unit).reshape(-1, model.embedding_dim)
     table = _by_row(rows.reshape(-1), spread, model.num_rows)
@@ -126,7 +126,7 @@ def _by_row(rows: jax.Array, spread: jax.Array, num_rows: int) -> TableSum:
     return TableSum(jnp.where(stands_for == places, rows, num_rows), totals)
 
 
-def _product(a: jax.Array, v: jax.Array) -> jax.Array:
+def chunked_product(a: jax.Array, v: jax.Array) -> jax.Array:
     """aᵀ·v: chunks of rows in float32, added up in float64."""
     rows = len(a)
     chunk = min(CHUNK, rows)

@@ -33,6 +33,7 @@ from ballsbins.errors import InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise import SOURCE, rounded_normals
 from ballsbins.noise.draw import default_executor
+from ballsbins.noise.known_answers import require_right_noise
 from ballsbins.report import Card, FloatingPoint
 from ballsbins.samplers import Key, as_key, pad
 from ballsbins.samplers.key import SEED_RUN
@@ -119,6 +120,7 @@ def execution_plan(
     example of the data, many times. After the last step of the mechanism, and for a state that was used before, the
     noise transform gives no numbers (NaN): a compiled function cannot raise.
     """
+    require_right_noise()
     secret = as_key(key).for_run()
     advice = "It is the largest norm of one example's gradient."
     clip = validate.real("clip_norm", clip_norm, 0.0, open_left=True, advice=advice)

@@ -16,6 +16,7 @@ class MachineCheck:
     device: str
     row_local: bool
     reproducible: bool
+    precise: bool = True  # sums are within their error bound, and leave out what is not finite
 
     @property
     def on_cpu(self) -> bool:
@@ -30,6 +31,8 @@ class MachineCheck:
             found.append(f"sums are computed on {self.device}, where they have not been tested")
         if not self.row_local:
             found.append("what one example adds to the sums depends on the other rows of the batch")
+        if not self.precise:
+            found.append("sums are less precise than their bound says, or hold what is not finite")
         return tuple(found)
 
 

@@ -5,6 +5,9 @@ only, not on what stands in the other rows. All rows but one get weight 0, so th
 sum; then the other rows are filled with something else, and the sum must keep all its bits.
 
 *Reproducibility*: the same step, taken twice, gives the same bits.
+
+And two that a compiler's flags can take away, such as fast-math: products are within their error bound of those in
+float64, and an example with an infinite value adds nothing and is reported.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from ballsbins.training._jax import jax, jnp
-from ballsbins.training.clipping import grid_of
+from ballsbins.training.clipping import CHUNK, chunked_product, grid_of
+from ballsbins.training.grid import UNIT_ROUNDOFF, UNIT_ROUNDOFF_32, gamma
 from ballsbins.training.machine import MachineCheck
 from ballsbins.training.model import Batch, Model, Parameters
 from ballsbins.training.step import Scalars, initial_state, private_step
 
 _WATCHED_ROWS = 3
+_WIDTH = 48
 
 
 def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -> MachineCheck:
@@ -28,12 +33,14 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
     scalars = Scalars(np.float32(1e-3), np.float64(1.0), np.float64(grid.unit), np.float64(rows))
     silence = np.zeros(model.num_parameters, np.int32)  # without noise nothing hides the last bits
 
-    def step(given: Batch) -> list[Any]:
-        state, _ = private_step(
+    def step(given: Batch, finite: bool = True) -> list[Any]:
+        state, watched = private_step(
             model, initial_state(jax.tree.map(jnp.copy, parameters)), given, silence, scalars
         )
+        seen.append(bool(watched.finite) == finite)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(state.optimizer)]
 
+    seen: list[bool] = []  # whether each step was said to be finite where it is, and only there
     rng = np.random.default_rng(seed)
     full = _filled(model, rng, rows)
     reproducible = _same(step(full), step(full))
@@ -45,7 +52,25 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
         other = _filled(model, rng, rows, scale=1e3)._replace(weights=alone)
         mixed = Batch(*(_with_row(a, b, row) for a, b in zip(first, other, strict=True)))
         row_local &= _same(step(first), step(mixed))
-    return MachineCheck(device_name(), bool(row_local), reproducible)
+    infinite, left_out = full.integers.copy(), np.ones(rows, np.float32)
+    infinite[0], left_out[0] = np.inf, 0.0
+    precise = _precise(rng, rows)
+    if model.num_integers:
+        broken = step(full._replace(integers=infinite), finite=False)
+        precise &= _same(broken, step(full._replace(weights=left_out)))
+    return MachineCheck(device_name(), bool(row_local), reproducible, bool(precise and all(seen)))
+
+
+def _precise(rng: np.random.Generator, rows: int) -> bool:
+    """Whether a product is within γ of that in float64, entry by entry (step 4 of docs/floating_point.md)."""
+    a, v = (rng.normal(size=(rows, _WIDTH)).astype(np.float32) for _ in range(2))
+    with jax.enable_x64(True):
+        found = np.asarray(jax.jit(chunked_product)(a, v))
+    wide = a.astype(np.float64), v.astype(np.float64)
+    bound = (gamma(min(CHUNK, rows), UNIT_ROUNDOFF_32) + gamma(rows, UNIT_ROUNDOFF)) * (
+        abs(wide[0]).T @ abs(wide[1])
+    )
+    return bool((abs(found - wide[0].T @ wide[1]) <= bound).all())
 
 
 def device_name() -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from ballsbins.errors import BallsBinsError, DataError, InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise import SOURCE, Domain
+from ballsbins.noise.known_answers import require_right_noise
 from ballsbins.report import Card, FloatingPoint
 from ballsbins.samplers import Key
 from ballsbins.training import checkpoint
@@ -22,7 +23,6 @@ from ballsbins.training.binding import Binding, machine_facts, new_branch, state
 from ballsbins.training.clipping import grid_of
 from ballsbins.training.feed import Feed
 from ballsbins.training.grid import Grid
-from ballsbins.training.machine import MachineCheck
 from ballsbins.training.machine_check import check_step
 from ballsbins.training.model import Batch, Model
 from ballsbins.training.noise_ahead import NoiseAhead
@@ -70,8 +70,11 @@ class Run:
     steps: int = 0
     branch: str = ""
     continued: list[dict[str, Any]] = field(default_factory=list)
+    uncovered: list[str] = field(
+        default_factory=list
+    )  # why floating point is not covered, in any step so far
+    devices: list[str] = field(default_factory=list)  # where steps were taken
     grid: Grid | None = None
-    machine: MachineCheck | None = None
     _saved: int = -1
     _epoch_begin: str = ""  # `state_digest` at the beginning of the current epoch
     _binding: Binding | None = None
@@ -100,21 +103,23 @@ class Run:
         checkpoint.require_same(header["run"], self.facts, path)
         self.key.require(header["key_commitment"])
         header.pop("schema")
+        _require_fields(header, self.plan.total_steps, path)
         seals = header.pop("seals")
         self.steps = self._saved = header["steps"]
         self.branch, self.continued = header["branch"], header["continued"]
+        self.uncovered, self.devices = header["uncovered"], header["devices"]
         self._epoch_begin = header["epoch_begin"]
-        if self.steps < self.plan.total_steps:
-            changes = self._sealing().changes(seals, header, arrays)
-            if changes and not self.accept_changes:
-                raise RunError(
-                    f"Since the checkpoint at step {self.steps:,} of {str(path)!r} something has changed: "
-                    f"{'; '.join(changes)}. Going on is a second release on the same batches, with noise of its own. "
-                    "Put back what changed to continue bit for bit; or, if no later model of this run was or will be "
-                    "shown to anybody, go on with --accept-changes (accept_changes=True). The card will say so."
-                )
-            if changes:
-                self._take_branch(changes)
+        over = self.steps == self.plan.total_steps
+        changes = self._sealing().changes(seals, header, arrays, over=over)
+        if changes and not self.accept_changes:
+            raise RunError(
+                f"Since the checkpoint at step {self.steps:,} of {str(path)!r} something has changed: "
+                f"{'; '.join(changes)}. Going on is a second release on the same batches, with noise of its own. "
+                "Put back what changed to continue bit for bit; or, if no later model of this run was or will be "
+                "shown to anybody, go on with --accept-changes (accept_changes=True). The card will say so."
+            )
+        if changes:
+            self._take_branch(changes)
         checkpoint.clean(path.parent)
         structure = jax.tree.structure(jax.eval_shape(lambda: initial_state(self.model.zeros())))
         state: State = jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays])
@@ -143,21 +148,25 @@ class Run:
         files of the next epoch need not be there yet, and whatever they will hold, its noise is bound to it.
         """
         between = self.steps % self.plan.sampler.steps == 0
-        if between and not self.feed.same_in_all_epochs:
+        over = self.steps == self.plan.total_steps
+        if over or (between and not self.feed.same_in_all_epochs):
             return Binding(self.key, self.facts, b"", self._epoch_begin, machine_facts(), self.branch)
         return self._bound()
 
     def prepare(self) -> None:
         """Test the machine, and make the directory; called before the first step."""
         if self.grid is not None:
-            self.machine = check_step(self.model, self.state.parameters, self.grid.rows)
-            if self.machine.failures and not self.allow_uncovered:
+            require_right_noise()
+            machine = check_step(self.model, self.state.parameters, self.grid.rows)
+            if machine.failures and not self.allow_uncovered:
                 raise RunError(
-                    f"Floating point is not covered on this machine: {'; '.join(self.machine.failures)}. Train on "
+                    f"Floating point is not covered on this machine: {'; '.join(machine.failures)}. Train on "
                     "another machine (ballsbins check-machine tests one), or go on with --allow-uncovered "
                     "(allow_uncovered=True): the card will say that floating point is not covered."
                 )
-            if not self.machine.reproducible and self.key.is_secret:
+            self.uncovered = list(dict.fromkeys((*self.uncovered, *machine.failures)))
+            self.devices = list(dict.fromkeys((*self.devices, machine.device)))
+            if not machine.reproducible and self.key.is_secret:
                 self._take_branch(["sums of this machine are not bit-reproducible"])
         if self.directory is not None:
             try:
@@ -182,16 +191,15 @@ class Run:
             "epoch_begin": self._epoch_begin,
             "branch": self.branch,
             "continued": self.continued,
+            "uncovered": self.uncovered,
+            "devices": self.devices,
             "machine": dict(machine_facts()),
         }
         arrays = self._arrays()
         if self.steps % self.plan.sampler.steps == 0:  # a resumed run begins the next epoch from here
             header["epoch_begin"] = self._epoch_begin = state_digest(arrays)
             self._binding = None
-        if self.steps < self.plan.total_steps:
-            seals = self._sealing().seals(header, arrays)
-        else:
-            seals = {}
+        seals = self._sealing().seals(header, arrays)
         checkpoint.save(self.directory / CHECKPOINT, header | {"seals": seals}, arrays)
         self._saved = self.steps
 
@@ -310,12 +318,31 @@ class Run:
         )
 
     def _floating_point(self) -> FloatingPoint:
-        """What holds on this machine. A finished run whose card is written once more tests it again."""
+        """What held on all machines that took a step."""
         assert self.grid is not None
-        if self.machine is None:
-            self.machine = check_step(self.model, self.state.parameters, self.grid.rows)
-        failures = self.machine.failures
-        return FloatingPoint(self.machine.device, None if failures else self.grid.eta, failures)
+        reasons = tuple(self.uncovered)
+        return FloatingPoint(", ".join(self.devices), None if reasons else self.grid.eta, reasons)
+
+
+def _require_fields(header: Mapping[str, Any], total_steps: int, path: Path) -> None:
+    """Refuse a header that no run of ours wrote, before anything is read from it."""
+    kinds = {
+        "branch": str, "continued": list, "uncovered": list, "devices": list, "epoch_begin": str, "machine": dict,
+        "seals": dict, "steps": int, "key_commitment": str,
+    }  # fmt: skip
+    wrong = [name for name, kind in kinds.items() if not isinstance(header.get(name), kind)]
+    seals = header.get("seals")
+    if isinstance(seals, dict) and not all(
+        isinstance(seals.get(name), str) for name in ("nonce", "state", "data")
+    ):
+        wrong = ["seals"]
+    if not wrong and not 0 <= header["steps"] <= total_steps:
+        wrong = ["steps"]
+    if wrong:
+        raise DataError(
+            f"The checkpoint {str(path)!r} has no valid {' and '.join(wrong)}: it was edited or damaged. Restore it, "
+            "or train in another directory."
+        )
 
 
 def run_id_of(directory: Path | None) -> str | None:

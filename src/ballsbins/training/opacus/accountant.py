@@ -50,9 +50,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
     @history.setter
     def history(self, entries: Sequence[tuple[float, float, int]]) -> None:
         """Take a history that the mechanism covers: its noise, its sample rate, not more than its steps."""
-        if not entries:
-            if self._progress is not None:
-                self._progress.steps_taken = 0
+        if not entries and (self._progress is None or not self._progress.steps_taken):
             return
         progress = self._known()
         covered = (progress.accounted.noise_multiplier, progress.sample_rate)
@@ -65,6 +63,11 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
                 steps,
                 f"at most {progress.total_steps:,}, as {progress.mechanism!r} has",
                 "Configure the accountant with the mechanism that was run.",
+            )
+        if steps < progress.steps_taken:
+            raise RunError(
+                f"This accountant has counted {progress.steps_taken:,} steps, and this history has {steps:,}: what "
+                "was released would be forgotten, and its noise drawn again. Begin a new run with make_private."
             )
         progress.steps_taken = steps
 

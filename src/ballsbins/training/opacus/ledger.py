@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -226,9 +227,14 @@ class Ledger:
                     f"Somebody else has written to the ledger {str(self.path)!r}: is the run going on twice? Stop "
                     "one of them, and resume from its last checkpoint."
                 )
-            os.write(self._descriptor, raw)
+            written = 0
+            while written < len(raw):  # a full disk takes a part first, and refuses the rest
+                written += os.write(self._descriptor, raw[written:])
             os.fsync(self._descriptor)
         except OSError as error:
+            if self._descriptor is not None:
+                with suppress(OSError):  # half a line means nothing, here and when it is read again
+                    os.ftruncate(self._descriptor, self._size)
             raise self._unusable("written", error) from None
         self._size += len(raw)
 

@@ -145,6 +145,10 @@ class _Guarded:
         self.run.devices.add(device)
         sums = [parameter.summed_grad for parameter in parameters]
         domain = self.run.noise_domain(parameters, sums, device)
+        if self.run.world_size > 1:  # what it is bound to may differ between machines; rank 0 decides
+            shared = [domain]
+            torch.distributed.broadcast_object_list(shared, src=0)
+            domain = shared[0]
         self.run.record(domain)
         # The same noise on every rank, added once to the sum over all of them: parameters stay equal bit for bit.
         write_gradients(parameters, self.noise.of(self.run.key, domain, count), self.grid.unit)

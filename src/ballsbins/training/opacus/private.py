@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
+from ballsbins.noise.known_answers import require_right_noise
 from ballsbins.samplers import Key, as_key
 from ballsbins.training.grid import Grid
 from ballsbins.training.opacus.accountant import NAME, BallsBinsAccountant
@@ -83,6 +84,7 @@ def make_private(
       RunError: the machine fails its test, parameters have 16 bits, or the ledger is that of another run.
     """
     _check_mode(grad_sample_mode, criterion)
+    require_right_noise()
     _check_fingerprint(data_fingerprint)
     _check_lost_steps(lost_steps, ledger)
     clip_norm = validate.real(

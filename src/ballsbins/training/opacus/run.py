@@ -8,6 +8,7 @@ batches are accumulated into one step. All of these show in the two counts kept 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ballsbins.errors import InvalidInputError, RunError, SecretError
@@ -32,6 +33,7 @@ SKIPPED = (
 
 
 _GHOST = "ghost clipping sums gradients in float32 by a second backward pass, which has no error bound"
+_TESTED = "on the usual layers and on dense layers of the model's sizes; of the model itself both are assumed"
 _NO_LEDGER = (
     "Steps that a killed process took after the checkpoint from which the run was resumed: no ledger was kept, so "
     "they are not counted"
@@ -74,6 +76,7 @@ class Run(Progress):
         self.grid: Grid | None = None  # set when the model is known
         self.machine: MachineCheck | None = None  # None under ghost clipping
         self.devices: set[str] = set()  # where sums were computed
+        self._uncovered: list[str] = []  # why sums of earlier processes are not covered
         self._noised = -1  # the last step for which noise was drawn
         self._last_noise: str | None = ""  # public: tells which noise the last step had
         self._drawn = 0  # position after the last batch drawn from the sampler
@@ -184,8 +187,8 @@ class Run(Progress):
     def noise_domain(self, parameters: list[Any], sums: list[Any], device: str) -> Domain:
         """The domain of the next step's noise; `parameters` are those before the step, `sums` what it is added to."""
         if (
-            self._noised == self.steps_taken
-        ):  # a step was interrupted after its noise, and sums may not repeat
+            self.steps_taken <= self._noised
+        ):  # it had noise before it was interrupted, and sums may not repeat
             if self.world_size > 1:
                 raise RunError(
                     f"Step {self.steps_taken:,} was interrupted and cannot be taken again by several processes, "
@@ -212,15 +215,15 @@ class Run(Progress):
         self._last_noise = noise
 
     def floating_point(self) -> FloatingPoint:
-        """What is known of the run's floating point."""
+        """What is known of the run's floating point, in all the processes that it went through."""
         assert self.grid is not None
-        device = (
-            "+".join(sorted(self.devices, key=lambda name: (name == "cpu", name))) or "cpu"
-        )  # others first
-        if self.machine is None:
-            return FloatingPoint(device, None, (_GHOST,))
-        failures = MachineCheck(device, self.machine.row_local, self.machine.reproducible).failures
-        return FloatingPoint(device, None if failures else self.grid.eta, failures)
+        others_first = sorted(self.devices, key=lambda name: (name == "cpu", name))
+        device = "+".join(others_first) or "cpu"
+        here: tuple[str, ...] = (_GHOST,)
+        if self.machine is not None:
+            here = replace(self.machine, device=device).failures
+        reasons = tuple(dict.fromkeys((*self._uncovered, *here)))
+        return FloatingPoint(device, None if reasons else self.grid.eta, reasons, _TESTED)
 
     def not_covered(self) -> tuple[str, ...]:
         """What resuming leaves open, in words for the card."""
@@ -246,6 +249,8 @@ class Run(Progress):
             "key_commitment": self.key.commitment(),
             "run": self.key.run,
             "last_noise": noise,
+            "devices": sorted(self.devices),
+            "uncovered": list(self.floating_point().not_covered) if self.steps_taken else [],
         }
 
     def drawn_state_dict(self) -> dict[str, Any]:
@@ -255,7 +260,7 @@ class Run(Progress):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where the saved run was, with its key; its noise is that of this process, unless it replays."""
         mechanism_of(state)  # refuses another schema, whose fields may mean something else
-        missing = {"num_examples", "key_commitment", "run", "last_noise"} - set(state)
+        missing = {"num_examples", "key_commitment", "run", "last_noise", "devices", "uncovered"} - set(state)
         if missing:
             raise InvalidInputError(
                 "the set of fields that this checkpoint lacks",
@@ -292,6 +297,8 @@ class Run(Progress):
         if self.replay is not None:
             self.replay.begin()
         self._last_noise = state["last_noise"]
+        self.devices |= set(map(str, state["devices"]))
+        self._uncovered = list(dict.fromkeys((*self._uncovered, *map(str, state["uncovered"]))))
         self._epoch = None
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False
