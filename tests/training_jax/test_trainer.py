@@ -13,6 +13,7 @@ from ballsbins.report import Card
 from ballsbins.training import binding, checkpoint, trainer
 from ballsbins.training import run as run_module
 from ballsbins.training.checkpoint import load
+from ballsbins.training.dataset import Features
 from ballsbins.training.feed import FromMemory
 from ballsbins.training.machine import MachineCheck
 from ballsbins.training.trainer import DivergedError, InMemory, load_model, train
@@ -386,6 +387,14 @@ def test_a_checkpoint_that_was_edited_is_noticed_also_when_the_run_is_over(data,
     checkpoint.save(tmp_path / trainer.CHECKPOINT, header | edit, arrays)
     with pytest.raises((RunError, DataError), match=words):
         train(data, once, key=SEED, directory=tmp_path)
+
+
+def test_data_without_categories_trains_and_resumes(data, plan, tmp_path):
+    examples = replace(data.train, categories=np.empty((240, 0), np.int32))
+    few = InMemory(Features(("i1", "i2"), ()), examples)
+    key = new_key()
+    train(few, plan, key=key, directory=tmp_path, stop_after=3)
+    assert train(few, plan, key=key, directory=tmp_path, stop_after=5).steps == 5
 
 
 def test_settings_of_jax_are_bound(monkeypatch):

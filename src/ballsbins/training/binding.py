@@ -55,9 +55,10 @@ def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
     """Hash data under the key: HMAC-SHA256 over buffers, each with its length. As secret as the data."""
     found = hmac.new(key.derive("data hash"), digestmod="sha256")
     for part in parts:
-        view = memoryview(part).cast("B")
-        found.update(len(view).to_bytes(8, "little"))
-        found.update(view)
+        view = memoryview(part)
+        found.update(view.nbytes.to_bytes(8, "little"))
+        if view.nbytes:  # a data set may have no categories, and nothing cannot be cast
+            found.update(view.cast("B"))
     return found.digest()
 
 
