@@ -21,7 +21,7 @@ def start_of_sum(rows: int) -> int:
 
 
 # Only the order of the additions and fused multiply-adds are free; not-a-number and infinity stay what they are.
-@numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def add_squares(samples: Any, squares: Any) -> None:
     """Add the squared norm of every row of `samples` to `squares`; its terms are added in any order."""
     for i in range(samples.shape[0]):
@@ -32,13 +32,13 @@ def add_squares(samples: Any, squares: Any) -> None:
         squares[i] += total
 
 
-@numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _add_one(row: Any, factor: float, total: Any) -> None:
     for j in range(len(total)):
         total[j] += bits_of(np.float64(row[j]) * factor + _ROUNDER)
 
 
-@numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})
+@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _add_four(r0: Any, r1: Any, r2: Any, r3: Any, factors: Any, total: Any) -> None:
     """Four rows at a time: totals are read and written once for all of them."""
     f0, f1, f2, f3 = factors[0], factors[1], factors[2], factors[3]
@@ -48,7 +48,7 @@ def _add_four(r0: Any, r1: Any, r2: Any, r3: Any, factors: Any, total: Any) -> N
         ) + (bits_of(np.float64(r2[j]) * f2 + _ROUNDER) + bits_of(np.float64(r3[j]) * f3 + _ROUNDER))
 
 
-@numba.njit(nogil=True, error_model="numpy")
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) -> None:
     """Add rint(factor · sample) of every row to `total`, for the columns begin … end − 1; |factor · sample| < 2⁵¹."""
     # Rows are passed one by one: loops over a matrix are not vectorised.
@@ -67,7 +67,7 @@ def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) ->
         _add_one(samples[i, begin:end], factors[i], part)
 
 
-@numba.njit(nogil=True, error_model="numpy")
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def release(sums: Any, noise: Any, unit: float, out: Any) -> None:
     """Set out to unit·(k + r): k + r is exact, the product rounded to its type."""
     for j in range(len(out)):
