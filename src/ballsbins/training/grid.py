@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
@@ -139,7 +138,3 @@ class Grid:
     def clip_limit(self) -> float:
         """What computed norms are clipped to, so that true norms are within the clip norm."""
         return self.clip_norm * (1.0 - CLIP_MARGIN)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a card."""
-        return {"eta": self.eta, "unit": self.unit, "largest_batch": self.rows}

@@ -10,7 +10,7 @@ import numpy as np
 from ballsbins.noise.with_numba import _bits_of as bits_of
 
 # x + 1.5·2⁵² is x rounded to an integer, ties to even, for |x| < 2⁵¹; its bits are those of 1.5·2⁵² plus that
-# integer. # So bits are added instead of numbers: integers of 64 bits, exact in any order.
+# integer. So bits are added instead of numbers: integers of 64 bits, exact in any order.
 _ROUNDER = 1.5 * 2.0**52
 _ROUNDER_BITS = int(np.float64(_ROUNDER).view(np.int64))
 
