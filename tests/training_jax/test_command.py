@@ -172,7 +172,7 @@ def test_batch_files_give_the_same_result(place, tmp_path):
     assert same(leaves[0], leaves[2])
 
 
-def test_training_on_batch_files_is_their_run(place, built):
+def test_training_on_batch_files_is_their_run(place, built, whole):
     """Files and training share one id; two trainings on the same files are the same run, and the card shows it."""
     key = Key.from_file(place / "key")
     manifest = BatchFiles.open(built[0]).manifest
