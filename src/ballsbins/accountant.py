@@ -203,12 +203,7 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "a
     if isinstance(curve, Truncated):
         for point in points:
             _check_truncation(mechanism, curve, float(point))
-    sides = {
-        direction: np.array([epsilon_at(curve, direction, float(np.log(point))) for point in points])
-        .reshape(-1, 3)
-        .T
-        for direction in DIRECTIONS
-    }
+    sides = {direction: epsilon_at(curve, direction, np.log(points)) for direction in DIRECTIONS}
     upper = np.maximum(*(sides[direction][2] for direction in DIRECTIONS))
     return _bound(mechanism, curve, "epsilon", sides, _penalty(mechanism, upper), np.shape(delta))
 
@@ -226,7 +221,8 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
 
     δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
     """
-    start = max(epsilon_at(curve.curve, direction, float(np.log(delta)))[2] for direction in DIRECTIONS)
+    target = np.log([delta])
+    start = max(float(epsilon_at(curve.curve, direction, target)[2, 0]) for direction in DIRECTIONS)
     if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
         return
     epsilon = start + np.append(0.0, np.geomspace(1e-4, 20.0, 80))

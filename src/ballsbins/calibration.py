@@ -219,7 +219,7 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 def _upper_epsilon(mechanism: Mechanism, delta: float) -> float:
     curve = mechanism.curve
     if isinstance(curve, Between):
-        return max(epsilon_at(curve.above, way, math.log(delta))[2] for way in DIRECTIONS)
+        return max(float(epsilon_at(curve.above, way, np.log([delta]))[2, 0]) for way in DIRECTIONS)
     return float(mechanism.epsilon(delta).upper)
 
 

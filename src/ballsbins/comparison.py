@@ -41,7 +41,7 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
 
     It is looked for up to the ε at which δ of `first` has come down to `least_delta`.
     """
-    largest = max(epsilon_at(first.curve, way, math.log(least_delta))[1] for way in DIRECTIONS)
+    largest = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
     grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 40)])
     signs = _signs(first.curve, second.curve, grid)
     above = np.flatnonzero(signs > 0)

@@ -34,7 +34,7 @@ def test_the_bounds_are_those_of_the_curves():
     found = curve.log_delta(np.array([0.5, 2.0]), REMOVE)
     assert found.lower == pytest.approx([-2.0, -8.0])
     assert found.upper == pytest.approx([-0.5, -2.0])
-    lower, value, upper = epsilon_at(curve, REMOVE, -12.0)
+    lower, value, upper = epsilon_at(curve, REMOVE, np.array([-12.0]))[:, 0]
     assert (lower, upper) == pytest.approx((3.0, 12.0))
     assert lower <= 3.0
     assert value == upper >= 12.0
@@ -51,13 +51,15 @@ def test_a_curve_below_that_fails_is_done_without_there_and_beyond():
     )
     assert far.failures == 1
     never = Between([Line(1.0, end=-1.0)], Line(1.0))
-    assert epsilon_at(never, REMOVE, -3.0) == pytest.approx((0.0, 3.0, 3.0))
+    assert epsilon_at(never, REMOVE, np.array([-3.0]))[:, 0] == pytest.approx((0.0, 3.0, 3.0))
 
 
 def test_curves_below_are_not_asked_about_the_root_of_the_one_above():
     """Over 50 epochs the lower bound has its root at ε = 0.7, the upper one at 22, where to ask takes a minute."""
     below = Line(20.0, end=2.0)
-    assert epsilon_at(Between([below], Line(0.1)), REMOVE, -10.0) == pytest.approx((0.5, 100.0, 100.0))
+    assert epsilon_at(Between([below], Line(0.1)), REMOVE, np.array([-10.0]))[:, 0] == pytest.approx(
+        (0.5, 100.0, 100.0)
+    )
     assert below.failures == 0
 
 

@@ -1,7 +1,10 @@
 """From a privacy curve to its inverse: ε from δ, and the value of a free parameter that meets a target.
 
-Everything is monotone and searched in logarithms; what is returned lies on the safe side and has been checked there:
+Everything is monotone and searched in logarithms. What is returned lies on the safe side and was evaluated there:
 an upper ε is one at which the upper δ is within the target, a calibrated value is one at which the target holds.
+
+All targets are searched together. Every round asks the curve once, for three points around each root, and all that
+was ever asked is in one table, so a few rounds do for any number of targets.
 """
 
 from __future__ import annotations
@@ -10,113 +13,206 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from ballsbins.accounting.between import Between
-from ballsbins.accounting.curve import Curve, Direction
+from ballsbins.accounting.curve import Array, Curve, Direction
 from ballsbins.errors import UnreachableTargetError
 
 LARGEST_EPSILON = 700.0  # e^700 is about the largest double
 _SMALLEST_EPSILON = 1e-12
 _FAR = 1e4  # log δ is not followed farther below the target than this
+_LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
+_FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
+_GUESSED = 0.02  # the same, for a root that was guessed
+_MOST_ROUNDS = 100
 
 
-class _Side:
-    """One of `lower`, `value`, `upper` as a function of a scalar ε minus the target, sharing their evaluations."""
+class _Table:
+    """All points of one curve that were evaluated, in increasing order of ε."""
 
-    def __init__(self, curve: Curve, direction: Direction, log_delta: float) -> None:
-        self._curve, self._direction, self._target = curve, direction, log_delta
-        self._known: dict[float, tuple[float, float, float]] = {}
+    def __init__(self, curve: Curve, direction: Direction) -> None:
+        self._curve, self._direction = curve, direction
+        self.epsilon: Array = np.empty(0)
+        self.rows: Array = np.empty((3, 0))
 
-    def __call__(self, epsilon: float, side: int) -> float:
-        if epsilon not in self._known:
-            found = self._curve.log_delta(np.array([epsilon]), self._direction)
-            self._known[epsilon] = (float(found.lower[0]), float(found.value[0]), float(found.upper[0]))
-        return max(self._known[epsilon][side] - self._target, -_FAR)
+    def ask(self, points: Array) -> None:
+        """Evaluate the points that are new, in one call."""
+        new = np.setdiff1d(points, self.epsilon)
+        if new.size == 0:
+            return
+        found = self._curve.log_delta(new, self._direction)
+        epsilon = np.append(self.epsilon, new)
+        order = np.argsort(epsilon, kind="stable")
+        self.epsilon = epsilon[order]
+        self.rows = np.hstack([self.rows, [found.lower, found.value, found.upper]])[:, order]
 
-    def bracket(self, side: int) -> tuple[float, float] | None:
-        """The closest evaluated ε left and right of the root."""
-        left = [e for e in self._known if self(e, side) > 0.0]
-        right = [e for e in self._known if self(e, side) <= 0.0]
-        return (max(left), min(right)) if left and right and max(left) < min(right) else None
+    def first_within(self, side: int, targets: Array) -> NDArray[np.intp]:
+        """For each target the first point at which that side of log δ is within it; their number if none is."""
+        least = np.minimum.accumulate(self.rows[side])
+        return np.searchsorted(-least, -targets, side="left")
+
+    def bracket(self, side: int, targets: Array) -> tuple[Array, Array]:
+        """The closest evaluated ε left (−∞: none) and right (∞: none) of each root."""
+        right = self.first_within(side, targets)
+        padded = np.concatenate([[-np.inf], self.epsilon, [np.inf]])
+        return padded[right], padded[right + 1]
 
 
-def epsilon_at(curve: Curve, direction: Direction, log_delta: float) -> tuple[float, float, float]:
-    """(lower, value, upper) of the least ε ≥ 0 with δ(ε) ≤ e^{log_delta} in one direction; upper may be ∞."""
+def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
+    """The least ε ≥ 0 with δ(ε) ≤ e^{log_deltas} in one direction, for a vector of targets.
+
+    Returns:
+        Rows lower, value and upper, a column for every target. At the upper ε the curve's upper δ was evaluated and
+        is within the target, at a lower ε > 0 its lower δ is not. An upper ε is ∞ where 700 is not enough.
+    """
+    targets = np.asarray(log_deltas, dtype=np.float64).ravel()
     if isinstance(curve, Between):
-        upper = epsilon_at(curve.above, direction, log_delta)[2]
-        lower = max(epsilon_at(below, direction, log_delta)[0] for below in curve.below)
-        return min(lower, upper), upper, upper
-    sides = _Side(curve, direction, log_delta)
-    start = min(float(getattr(curve, "scale", 1.0)), LARGEST_EPSILON)
-    if sides(start, 2) <= 0.0 and sides(0.0, 2) <= 0.0:
-        return 0.0, 0.0, 0.0
-    value = _root(sides, 1, start=start)
-    upper = _beside(sides, 2, value, 1.0)
-    lower = min(_beside(sides, 0, value, -1.0), LARGEST_EPSILON)  # beyond that nothing was looked at
-    return lower, min(max(value, lower), upper), upper
+        upper = epsilon_at(curve.above, direction, targets)[_UPPER]
+        below = [epsilon_at(part, direction, targets)[_LOWER] for part in curve.below]
+        return np.stack([np.minimum(np.max(below, axis=0), upper), upper, upper])
+    if targets.size == 0:
+        return np.empty((3, 0))
+    table = _Table(curve, direction)
+    _start(table, curve, direction, targets)
+    value = _roots(table, _VALUE, targets)
+    left, right = _sides(table, targets, value)
+    upper = np.where(right > 0.0, right, 0.0)
+    # beyond the largest ε nothing was looked at
+    lower = np.minimum(np.where(upper == 0.0, 0.0, np.maximum(left, 0.0)), LARGEST_EPSILON)
+    # What holds for a δ holds for every larger one (upper) or smaller one (lower).
+    order = np.argsort(targets)
+    upper[order] = np.minimum.accumulate(upper[order])
+    order = order[::-1]
+    lower[order] = np.maximum.accumulate(lower[order])
+    value[order] = np.maximum.accumulate(value[order])
+    return np.stack([lower, np.clip(value, lower, upper), upper])
 
 
-def _beside(sides: _Side, side: int, value: float, away: float) -> float:
-    """The root of a bound on the safe side of the value's root: a verified step if it is close, else a search."""
-    if math.isfinite(value) and value > 0.0:
-        gap = max(abs(sides(value, side) - sides(value, 1)), 1e-15)
-        there = value * (1.0 + away * 1e-9)
-        slope = max(abs(sides(there, 1) - sides(value, 1)) / (1e-9 * value), 1e-300)
-        step = max(1.5 * gap / slope, 1e-15 * value)
-        if step < 1e-5 * value:
-            for _ in range(4):
-                if away * sides(value + away * step, side) <= 0.0:
-                    return value + away * step
-                step *= 3.0
-    root = _root(sides, side, start=min(value, LARGEST_EPSILON) if value > 0.0 else 1.0)
-    step = 1e-14 * root
-    while 0.0 < root < math.inf and away * sides(root, side) > 0.0:
-        root = max(root + away * step, 0.0)
-        step *= 4.0
-    return root
+def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) -> None:
+    """The first points: around what the curve guesses, if it can, or on the scale it states."""
+    guess = getattr(curve, "rough_epsilon", None)
+    if guess is None:
+        scale = float(getattr(curve, "scale", 1.0))
+        points = scale * (np.ones(1) if scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
+    else:
+        centre = np.asarray(guess(targets, direction))
+        points = np.concatenate([centre, centre * (1.0 - _GUESSED), centre * (1.0 + _GUESSED)])
+    table.ask(np.clip(points, 0.0, LARGEST_EPSILON))
 
 
-def _root(sides: _Side, side: int, *, start: float) -> float:
-    """Where one side crosses the target."""
-    if sides(start, side) <= 0.0 and sides(0.0, side) <= 0.0:
-        return 0.0
-    near = _around(sides, side, start)
-    if near is None:
-        return math.inf
-    left, right = near
-    if sides(right, side) == -_FAR:  # a cliff or −∞: halve until it can be interpolated
-        for _ in range(60):
-            middle = 0.5 * (left + right)
-            if sides(middle, side) > 0.0:
-                left = middle
-            else:
-                right = middle
-                if sides(middle, side) > -_FAR:
-                    break
-    return float(brentq(lambda e: sides(e, side), left, right, xtol=1e-14 * right, rtol=1e-13))
+def _roots(table: _Table, side: int, targets: Array) -> Array:
+    """Where one side of the curve crosses each target (0: nowhere above it, ∞: nowhere within it).
+
+    Afterwards the bracket of every root in the table is as close as rounding or the curve's own error allow.
+    """
+    root = np.full(targets.shape, np.nan)
+    before = np.full(targets.shape, np.inf)
+    for _ in range(_MOST_ROUNDS):
+        left, right = table.bracket(side, targets)
+        root = np.where(left >= LARGEST_EPSILON, np.inf, np.where(right == 0.0, 0.0, root))
+        open_ = np.flatnonzero(np.isnan(root))
+        if open_.size == 0:
+            return root
+        left, right = left[open_], right[open_]
+        points, close = _next_points(
+            table, side, targets[open_], left, right, right - left > 0.25 * before[open_]
+        )
+        before[open_] = right - left
+        table.ask(np.clip(points, 0.0, LARGEST_EPSILON).ravel())
+        left, right = table.bracket(side, targets[open_])
+        done = (left > -np.inf) & (right < np.inf)
+        done &= (right - left <= np.maximum(2.2 * close, 2.0 * _FINEST * right)) | (right < _SMALLEST_EPSILON)
+        middle = points[:, 1]
+        inside = (middle >= left) & (middle <= right)
+        root[open_] = np.where(done, np.where(inside, middle, right), np.nan)
+    return np.where(np.isnan(root), table.bracket(side, targets)[1], root)
 
 
-def _around(sides: _Side, side: int, start: float) -> tuple[float, float] | None:
-    """A bracket of the root, grown from `start` by doubling or halving."""
-    known = sides.bracket(side)
-    if known is not None and known[0] > 0.0:
-        return known
-    right = min(start, LARGEST_EPSILON)
-    left = 0.0
-    while sides(right, side) > 0.0:
-        left = right
-        if right >= LARGEST_EPSILON:
-            return None
-        right = min(2.0 * right, LARGEST_EPSILON)
-    while left == 0.0:
-        middle = 0.5 * right
-        if middle < _SMALLEST_EPSILON:
-            return 0.0, right
-        if sides(middle, side) > 0.0:
-            left = middle
-        else:
-            right = middle
+def _next_points(
+    table: _Table, side: int, targets: Array, left: Array, right: Array, slow: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """Three points to ask for each root, and how close to it they are if they are the last (0 if they are not)."""
+    points = np.empty((targets.size, 3))
+    close = np.zeros(targets.shape)
+    unknown_left, unknown_right = np.isneginf(left), np.isposinf(right)
+    if unknown_left.any():
+        points[unknown_left] = right[unknown_left, None] * np.array([0.0, 0.125, 0.5])
+    if unknown_right.any():
+        points[unknown_right] = left[unknown_right, None] * np.array([1.5, 2.0, 4.0]) + _SMALLEST_EPSILON
+    known = ~(unknown_left | unknown_right)
+    rows = np.flatnonzero(known)
+    if rows.size == 0:
+        return points, close
+    a, b = left[rows], right[rows]
+    # halving: in logarithms if the two are far apart
+    fractions = np.array([0.25, 0.5, 0.75])
+    even = a[:, None] + (b - a)[:, None] * fractions
+    with np.errstate(divide="ignore", invalid="ignore"):
+        steep = np.where(
+            a[:, None] > 0.0,
+            a[:, None] * (b / a)[:, None] ** fractions,
+            b[:, None] * np.array([0.01, 0.1, 0.5]),
+        )
+    halves = np.where((b > 4.0 * a)[:, None], steep, even)
+    x, miss, slope, width = _interpolated(table, side, targets[rows])
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        near = np.clip(1.5 * width / slope, _FINEST * x, _COARSEST * x)
+        last = miss <= 0.2 * near
+        spread = np.where(last, near, np.minimum(2.0 * miss, 0.5 * (b - a)))
+        good = (x > a) & (x < b) & np.isfinite(spread) & (~slow[rows] | last)
+        around = x[:, None] + spread[:, None] * np.array([-1.0, 0.0, 1.0])
+    points[rows] = np.where(good[:, None], around, halves)
+    close[rows] = np.where(good & last, spread, 0.0)
+    return points, close
+
+
+def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Array, Array, Array]:
+    """ε at each target by inverse interpolation, its error, |d log δ / dε| and the curve's own error there.
+
+    The logarithm of ε is interpolated, as a polynomial in log δ through the points nearest to the root (Neville).
+    """
+    count = min(6, len(table.epsilon))
+    right = table.first_within(side, targets)
+    first = np.clip(right - count // 2, 0, len(table.epsilon) - count)
+    window = first[:, None] + np.arange(count)
+    y = np.maximum(table.rows[side][window] - targets[:, None], -_FAR)
+    with np.errstate(all="ignore"):
+        t = np.log(table.epsilon[window])
+        # nearest first: the columns of Neville's scheme then add one point after the other
+        order = np.argsort(np.abs(y), axis=1, kind="stable")
+        y, t = np.take_along_axis(y, order, axis=1), np.take_along_axis(t, order, axis=1)
+        scheme, history = t.copy(), [t[:, 0]]
+        for degree in range(1, count):
+            ahead, behind = y[:, degree:], y[:, : count - degree]
+            scheme = (behind * scheme[:, 1:] - ahead * scheme[:, :-1]) / (behind - ahead)
+            history.append(scheme[:, 0])
+        corrections = np.abs(np.diff(np.array(history), axis=0))
+        corrections = np.where(np.isfinite(corrections), corrections, np.inf)
+        # stop where the next point changes least
+        best = corrections.argmin(axis=0) if count > 1 else np.zeros(targets.shape, dtype=int)
+        columns = np.arange(targets.size)
+        log_x = np.array(history)[best + 1 if count > 1 else best, columns]
+        miss = corrections[best, columns] if count > 1 else np.full(targets.shape, np.inf)
+        x = np.exp(log_x)
+        slope = np.abs((y[:, 1] - y[:, 0]) / (np.exp(t[:, 1]) - np.exp(t[:, 0]))) if count > 1 else miss
+        nearest = np.take_along_axis(window, order, axis=1)[:, 0]
+        width = np.maximum(table.rows[_UPPER, nearest] - table.rows[_LOWER, nearest], 1e-15)
+        return x, miss * x, slope, width
+
+
+def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
+    """A lower and an upper ε for every target: already in the table if the bounds are close, else searched."""
+    left, right = table.bracket(_LOWER, targets)[0], table.bracket(_UPPER, targets)[1]
+    for side, found in ((_UPPER, right), (_LOWER, left)):
+        with np.errstate(invalid="ignore"):
+            loose = ~(np.abs(found - value) <= 4.0 * _COARSEST * value)
+        loose &= ~((found == value) | (np.isneginf(found) & (value == 0.0)))
+        if loose.any():
+            root = _roots(table, side, targets[loose])
+            ends = table.bracket(side, targets[loose])
+            found[loose] = np.where(np.isinf(root), np.inf, ends[1 if side == _UPPER else 0])
     return left, right
 
 
