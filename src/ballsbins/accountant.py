@@ -24,6 +24,7 @@ from ballsbins.accounting.between import Between, below_epochs
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
 from ballsbins.accounting.search import epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
@@ -141,8 +142,23 @@ def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
     sigmas = [sigma for _, sigma in kinds]
     if min(sigmas) >= LEAST_SIGMA and max(sigmas) <= LARGEST_SIGMA:
         return ExactCurve(kinds, steps)
-    # δ_B ≤ δ_D at the least noise; the paper's S_C bound, at the largest, is below every δ_B with less noise
-    return Between([BallsAndBinsLowerBound(max(sigmas), steps)], GaussianCurve(min(sigmas)))
+    return _one_epoch_between(kinds, steps)
+
+
+def _one_epoch_between(kinds: tuple[tuple[int, float], ...], steps: int) -> Between:
+    """What holds without the exact method: δ_B ≤ δ_D with the least noise, and the paper's S_C bound from below.
+
+    S_C holds for the bins of one kind, the others not looked at, and for all of them with the most noise of any.
+    """
+    below: list[Curve] = [_diluted(BallsAndBinsLowerBound(sigma, bins), bins, steps) for bins, sigma in kinds]
+    visited, sigmas = sum(bins for bins, _ in kinds), [sigma for _, sigma in kinds]
+    if len(kinds) > 1:
+        below.append(_diluted(BallsAndBinsLowerBound(max(sigmas), visited), visited, steps))
+    return Between(below, _diluted(GaussianCurve(min(sigmas)), visited, steps))
+
+
+def _diluted(curve: Curve, visited: int, steps: int) -> Curve:
+    return curve if visited == steps else Diluted(curve, visited, steps)
 
 
 def _deterministic(mechanism: Mechanism) -> Curve:

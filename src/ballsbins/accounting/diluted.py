@@ -1,0 +1,85 @@
+"""A pair in which the example takes part only with some probability: ((1−w)·P₀ + w·P, P₀) from (P, P₀).
+
+After t of T steps of an epoch the example's bin has come up with probability w = t/T; else nothing was seen of it. With
+S the likelihood ratio of (P, P₀), that of the diluted pair is 1 − w + w·S, so with K = e^ε and K′ = 1 + (K − 1)/w
+
+    E[(1 − w + wS − K)₊] = w·E[(S − K′)₊]        (remove, ε ≥ 0)
+    E[(K − 1 + w − wS)₊] = w·E[(K′ − S)₊]        (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0).
+
+Both sides are the same function of the curve of (P, P₀), increasing in it: bounds on that curve give bounds on this one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval
+
+_ULP = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True)
+class Diluted:
+    """`curve`, of which the example takes part with probability `part` / `whole`."""
+
+    curve: Curve
+    part: int
+    whole: int
+
+    @property
+    def method(self) -> str:
+        return self.curve.method
+
+    @property
+    def confidence(self) -> float:
+        return self.curve.confidence
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε); ε < 0 by δ(ε) = 1 − e^ε + e^ε·δ_other(−ε). K′ is rounded to the safe side of each."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        negative = epsilon < 0.0
+        lower, upper = np.empty(epsilon.shape), np.empty(epsilon.shape)
+        for rows, remove in ((~negative, direction == REMOVE), (negative, direction != REMOVE)):
+            if rows.any():
+                side = self._remove if remove else self._add
+                lower[rows], upper[rows] = side(np.abs(epsilon[rows]))
+        parity = np.log(-np.expm1(epsilon[negative]))
+        for bound, away in ((lower, -4 * _ULP), (upper, 4 * _ULP)):
+            total = np.logaddexp(parity, epsilon[negative] + bound[negative])
+            bound[negative] = total + away * (1 + np.abs(total))
+        upper = np.minimum(upper, 0.0)
+        return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
+
+    def _remove(self, epsilon: Array) -> tuple[Array, Array]:
+        stretch = self.whole / self.part
+        near = np.log1p(np.expm1(np.minimum(epsilon, 30.0)) * stretch)
+        far = epsilon + math.log(stretch) + np.log1p((1 / stretch - 1) * np.exp(-np.maximum(epsilon, 30.0)))
+        inner = np.where(epsilon <= 30.0, near, far)  # log K′, to a few roundings
+        error = 8 * _ULP * (1 + math.log(stretch))
+        lower = self.curve.log_delta(inner * (1 + 8 * _ULP), REMOVE).lower - math.log(stretch) - error
+        upper = self.curve.log_delta(inner * (1 - 8 * _ULP), REMOVE).upper - math.log(stretch) + error
+        return lower, upper
+
+    def _add(self, epsilon: Array) -> tuple[Array, Array]:
+        stretch = self.whole / self.part
+        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first has more digits where ε is small, the second elsewhere
+        near = epsilon < math.log(2.0)
+        minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
+        plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)
+        slack = 4 * _ULP * (np.abs(minus) + np.abs(plus))
+        bounds = []
+        for sign in (-1.0, 1.0):
+            strike = plus + minus + sign * slack
+            bound = np.full(epsilon.shape, -np.inf)
+            some = strike > 0.0
+            if some.any():
+                inner = -np.log(strike[some])
+                found = self.curve.log_delta(inner, ADD)
+                size = 1 + math.log(stretch) + epsilon[some] + np.abs(inner)
+                value = (found.lower if sign < 0 else found.upper) + epsilon[some] - inner - math.log(stretch)
+                bound[some] = value + sign * 8 * _ULP * size
+            bounds.append(bound)
+        return bounds[0], bounds[1]

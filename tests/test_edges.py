@@ -1,0 +1,44 @@
+"""Where no exact answer is to be had there are bounds, and they hold: little noise, much noise, tiny rates."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ballsbins import BallsAndBins, Mechanism, Shuffle
+from ballsbins.accounting.curve import DIRECTIONS
+from ballsbins.accounting.poisson import PoissonStepCurve
+
+
+@pytest.mark.parametrize("sigma", [0.04, 1e-3, 1e-9, 2e5])
+@pytest.mark.parametrize(
+    "sampler", [BallsAndBins(1000), BallsAndBins(1000, redraw=False), Shuffle(1000)], ids=repr
+)
+def test_one_step_of_an_epoch_is_a_step_of_poisson(sampler, sigma):
+    """The example is in it with probability 1/1000: the closed form is that of one Poisson step."""
+    mechanism = Mechanism(sampler, sigma, 1, 1)
+    epsilon = np.array([-2.0, 0.0, 1e-6, 1e-3, 1.0, 100.0, 700.0])
+    bound = mechanism.log_delta(epsilon)
+    for direction in DIRECTIONS:
+        truth = PoissonStepCurve(sigma, 1000).log_delta(epsilon, direction)
+        assert (bound.directions[direction].lower <= truth.upper).all()
+        assert (bound.directions[direction].upper >= truth.lower).all()
+    if isinstance(sampler, BallsAndBins):
+        one = mechanism.delta(1.0)
+        assert one.lower == pytest.approx(one.upper, rel=1e-5)
+        assert one.upper == pytest.approx(1e-3 if sigma < 1.0 else 0.0, rel=1e-6)
+
+
+def test_an_unfinished_pass_over_fixed_bins_is_bounded_by_the_runs_around_it():
+    """One more step than 1 epoch: at least what 1 epoch tells, and at least what that step alone would."""
+    steps, sigma, epsilon = 1000, 0.04, np.array([1.0, 100.0, 330.0, 400.0])
+    before = Mechanism(BallsAndBins(steps, redraw=False), sigma, 1).log_delta(epsilon)
+    run = Mechanism(BallsAndBins(steps, redraw=False), sigma, 2, 1).log_delta(epsilon)
+    after = Mechanism(BallsAndBins(steps, redraw=False), sigma, 2).log_delta(epsilon)
+    assert (before.lower <= run.lower).all()
+    assert (run.upper <= after.upper).all()
+    # seen twice with probability 1/1000, where ε = 400 cannot come of one pass
+    twice = PoissonStepCurve(sigma / math.sqrt(2), steps).log_delta(epsilon[3:], "remove")
+    assert run.directions["remove"].lower[3] == pytest.approx(float(twice.value[0]), rel=1e-6)
