@@ -1,4 +1,4 @@
-"""A pair in which the example takes part only sometimes: against high precision, a closed form and the exact curve."""
+"""A pair in which the example takes part only sometimes: against high precision and the exact curve."""
 
 import math
 

@@ -1,12 +1,13 @@
 """A pair in which the example takes part only with some probability: ((1−w)·P₀ + w·P, P₀) from (P, P₀).
 
-After t of T steps of an epoch the example's bin has come up with probability w = t/T; else nothing was seen of it. With
-S the likelihood ratio of (P, P₀), that of the diluted pair is 1 − w + w·S, so with K = e^ε and K′ = 1 + (K − 1)/w
+After t of T steps of an epoch the example's bin has come up with probability w = t/T; if not, nothing was seen of it.
+With S the likelihood ratio of (P, P₀), that of the diluted pair is 1 − w + w·S, so with K = e^ε and
+K′ = 1 + (K − 1)/w
 
     E[(1 − w + wS − K)₊] = w·E[(S − K′)₊]        (remove, ε ≥ 0)
     E[(K − 1 + w − wS)₊] = w·E[(K′ − S)₊]        (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0).
 
-Both sides are the same function of the curve of (P, P₀), increasing in it: bounds on that curve give bounds on this one.
+Both are increasing functions of the curve of (P, P₀), so bounds on that curve give bounds on this one.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Diluted:
 
     def _add(self, epsilon: Array) -> tuple[Array, Array]:
         stretch = self.whole / self.part
-        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first has more digits where ε is small, the second elsewhere
+        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first has more digits where ε is small, else the second
         near = epsilon < math.log(2.0)
         minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
         plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)
