@@ -3,55 +3,131 @@
 A test that tells P from Q with false-positive rate α = Q(E) has true-positive rate P(E) ≤ D_K(P‖Q) + K·α for every
 K > 0, and the best test attains the minimum over K (the curve and the trade-off function are convex duals):
 
-    TPR(α) = min_{ε ∈ ℝ} δ(ε) + e^ε·α .
+    TPR(α) = min_{K > 0} f(K),      f(K) = δ(log K) + K·α .
 
-Every ε gives an upper bound. For the lower bound convexity is used: between neighbouring points of a grid a convex
-function lies above the lines through the pairs of points on either side.
+Every K gives an upper bound. For the lower bound the range of K is cut into cells, each with a floor below f:
+
+- δ falls and K·α rises: in [K₁, K₂], f ≥ δ(log K₂) + K₁·α. The cell left of all has K₁ = 0, the one right of all
+  K₂ = ∞, where δ ≥ 0.
+- f is convex: in a cell it lies above the line through the two points left of it, and the one through the two right
+  of it, extended.
+
+The cells with the lowest floors are split until the two bounds agree. So the lower bound holds wherever the minimum
+is, also where the bounds on δ are far apart. At α = 0 the rate is 0: noise is Gaussian, so Q(E) = 0 has P(E) = 0.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import Array, Curve, Direction
 
-_ROUNDS = 5
-_POINTS = 65
+_LARGEST = 700.0  # |ε| of a question
+_ROUNDS = 12
+_CELLS = 12  # so many are split at a time
+_PIECES = 8  # into so many
+_AGREE = 1e-10  # relative distance of the bounds at which to stop
+_SHARE = 0.05  # or this share of the distance that the curve's own bounds leave
+_ULP = 2.0**-52
 
 
 def true_positive_rate(
     curve: Curve, direction: Direction, false_positive_rate: float
 ) -> tuple[float, float, float]:
     """(lower, value, upper) of the largest true-positive rate of any test."""
-    low, high = -40.0, 40.0
-    best = (0.0, 1.0, 1.0)
-    for _ in range(_ROUNDS):
-        epsilon = np.linspace(low, high, _POINTS)
-        found = curve.log_delta(epsilon, direction)
-        below, value, above = (
-            np.exp(side) + np.exp(epsilon) * false_positive_rate
-            for side in (found.lower, found.value, found.upper)
-        )
-        at = int(np.argmin(above))
-        lower = max(best[0], _convex_floor(np.exp(epsilon), below, above))
-        best = lower, min(float(value.min()), best[1]), min(float(above.min()), best[2], 1.0)
-        low, high = float(epsilon[max(at - 2, 0)]), float(epsilon[min(at + 2, _POINTS - 1)])
-    lower, value_, upper = best
-    lower = min(lower, upper)
-    return lower, min(max(value_, lower), upper), upper
+    if false_positive_rate in (0.0, 1.0):
+        return (false_positive_rate,) * 3
+    lower, value, upper, _ = _minimise(curve, direction, false_positive_rate)
+    return lower, value, upper
 
 
-def _convex_floor(k: Array, below: Array, above: Array) -> float:
-    """A lower bound on the minimum over the inner cells of a convex function between `below` and `above`."""
-    # in cell i the function is above the line through points i−1 and i, and the one through i+1 and i+2, extended
-    left = (below[1:-2] - above[:-3]) / (k[1:-2] - k[:-3])
-    right = (above[3:] - below[2:-1]) / (k[3:] - k[2:-1])
-    width = k[2:-1] - k[1:-2]
-    from_left = below[1:-2] + np.minimum(left, 0.0) * width
-    from_right = below[2:-1] - np.maximum(right, 0.0) * width
-    with np.errstate(divide="ignore", invalid="ignore"):
-        meet = (below[2:-1] - below[1:-2] - right * width) / (left - right)
-    inside = (meet >= 0.0) & (meet <= width) & (left < right)
-    crossing = np.where(inside, below[1:-2] + left * meet, -np.inf)
-    cell = np.maximum(np.maximum(from_left, from_right), crossing)
-    return float(max(cell.min(), 0.0))
+def best_threshold(curve: Curve, direction: Direction, false_positive_rate: float) -> float:
+    """The ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds."""
+    return _minimise(curve, direction, false_positive_rate)[3]
+
+
+class _Points:
+    """The curve at all ε asked so far, in increasing order, and f there."""
+
+    def __init__(self, curve: Curve, direction: Direction, alpha: float) -> None:
+        self._curve, self._direction, self._alpha = curve, direction, alpha
+        self.epsilon: Array = np.empty(0)
+        self.delta: Array = np.empty((3, 0))
+
+    def ask(self, new: Array) -> None:
+        """Evaluate the curve at ε that were not asked before."""
+        found = self._curve.log_delta(new, self._direction)
+        epsilon = np.append(self.epsilon, new)
+        order = np.argsort(epsilon, kind="stable")
+        self.epsilon = epsilon[order]
+        self.delta = np.hstack([self.delta, np.exp([found.lower, found.value, found.upper])])[:, order]
+
+    @property
+    def f(self) -> Array:
+        return self.delta + np.exp(self.epsilon) * self._alpha
+
+    def surround(self) -> None:
+        """Ask farther out until the minimum is not outside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
+        self.ask(np.array([0.0, 0.25, 1.0]))
+        most = min(-math.log(self._alpha), _LARGEST)
+        while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
+            self.ask(
+                np.minimum(self.epsilon[-1] * np.array([2.0, 4.0]), most)[: 1 + (2 * self.epsilon[-1] < most)]
+            )
+        while self.epsilon[0] > -_LARGEST and self.delta[0, 0] < min(self.f[2].min(), 1.0):
+            self.ask(np.array([max(min(4.0 * self.epsilon[0], -0.5), -_LARGEST)]))
+
+
+def _minimise(curve: Curve, direction: Direction, alpha: float) -> tuple[float, float, float, float]:
+    """Lower, value and upper of min f, and the ε of the upper one."""
+    points = _Points(curve, direction, alpha)
+    points.surround()
+    for left in range(_ROUNDS, -1, -1):
+        epsilon, (below, _, above) = points.epsilon, points.f
+        floor = _floors(epsilon, points.delta[0], points.delta[2], alpha)
+        best, lowest = int(np.argmin(above)), float(below.min())
+        tolerance = max(_AGREE, _SHARE * (1.0 - lowest / above[best]))
+        cells = _to_split(floor[1:-1], min(lowest, 1.0) * (1.0 - tolerance), best, epsilon)
+        inside = np.arange(1, _PIECES) / _PIECES
+        new = np.setdiff1d(epsilon[cells, None] + np.diff(epsilon)[cells, None] * inside, epsilon)
+        if left == 0 or not new.size:
+            break
+        points.ask(new)
+    upper = min(float(above[best]) * (1 + 8 * _ULP), 1.0)
+    lower = min(max(float(floor.min()) * (1 - 8 * _ULP), alpha), upper)  # guessing is a test, too
+    return lower, min(max(float(points.f[1].min()), lower), upper), upper, float(epsilon[best])
+
+
+def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray[np.intp]:
+    """The cells with the lowest floors, if below what is wanted, and until there are none those beside the best ε."""
+    lowest = np.argsort(floor, kind="stable")[:_CELLS]
+    lowest = lowest[floor[lowest] < wanted]
+    if not lowest.size:
+        return lowest
+    beside = np.arange(max(best - 1, 0), min(best + 1, floor.size))
+    return np.union1d(lowest, beside[np.diff(epsilon)[beside] > 1e-6])
+
+
+def _floors(epsilon: Array, below: Array, above: Array, alpha: float) -> Array:
+    """Lower bounds on f left of all points, in the cells between them and right of all, from bounds on δ."""
+    k, gap = np.exp(epsilon), np.diff(epsilon)
+    low, high = below + k * alpha, above + k * alpha
+    simple = np.concatenate([below[:1], below[1:] + k[:-1] * alpha, k[-1:] * alpha])
+    width = k[:-1] * np.expm1(gap)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # in cell i, between points i and i+1: a line up to its left end, and one from its right end on
+        left = (low[1:-2] - high[:-3]) / width[:-2]
+        right = (high[3:] - low[2:-1]) / width[2:]
+        here = width[1:-1]
+        start, stop = low[1:-2], low[2:-1]
+        size = np.abs(start) + np.abs(stop) + (np.abs(left) + np.abs(right)) * here
+        from_left = start + np.minimum(left, 0.0) * here
+        from_right = stop - np.maximum(right, 0.0) * here
+        meet = (stop - start - right * here) / (left - right)
+        crossing = np.where((meet >= 0.0) & (meet <= here) & (left < right), start + left * meet, -np.inf)
+        lines = np.fmax(np.fmax(from_left, from_right), crossing) - 16 * _ULP * size
+    simple[2:-2] = np.fmax(simple[2:-2], lines)
+    return simple
