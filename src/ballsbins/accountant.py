@@ -6,7 +6,7 @@ a sampler meets its accounting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -18,11 +18,12 @@ from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve, renyi_divergen
 from ballsbins.accounting.balls_and_bins.truncation import (
     Truncated,
     least_max_batch_size,
+    log_drop_probability,
     log_overflow_probability,
 )
 from ballsbins.accounting.between import Between, below_epochs
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
@@ -61,7 +62,7 @@ def curve_of(mechanism: Mechanism, method: str | Method = "auto") -> Curve:
     else:
         curve = _other_method(mechanism, method)
     log_p = log_penalty(mechanism)
-    return curve if log_p is None else Truncated(curve, log_p)
+    return curve if log_p is None else Truncated(curve, log_p, _of_overflow(log_drop_probability, mechanism))
 
 
 def _other_method(mechanism: Mechanism, method: str) -> Curve:
@@ -98,11 +99,17 @@ def log_penalty(mechanism: Mechanism) -> float | None:
 
     Fixed bins are drawn once, so a batch that fits in one epoch fits in all.
     """
-    sampler = mechanism.sampler
-    if not isinstance(sampler, (BallsAndBins, Poisson)) or sampler.max_batch_size is None:
+    if getattr(mechanism.sampler, "max_batch_size", None) is None:
         return None
+    return _of_overflow(log_overflow_probability, mechanism)
+
+
+def _of_overflow(log_probability: Callable[[int, int, int, int], float], mechanism: Mechanism) -> float:
+    sampler = mechanism.sampler
+    assert isinstance(sampler, (BallsAndBins, Poisson))
     assert sampler.num_examples is not None  # the sampler sees to that
-    return log_overflow_probability(
+    assert sampler.max_batch_size is not None
+    return log_probability(
         sampler.num_examples, sampler.steps, sampler.max_batch_size, _batches_drawn(mechanism)
     )
 
@@ -201,12 +208,14 @@ def delta_bound(
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
-    sides = {}
+    sides, penalties = {}, {}
     for direction in DIRECTIONS:
-        found = curve.log_delta(points, direction)
+        if isinstance(curve, Truncated):
+            found, penalties[direction] = curve.with_penalty(points, direction)
+        else:
+            found = curve.log_delta(points, direction)
         sides[direction] = np.stack([found.lower, found.value, found.upper])
-    quantity: Quantity = "log_delta" if log else "delta"
-    return _bound(mechanism, curve, quantity, sides, _penalty(mechanism, points), np.shape(epsilon))
+    return _bound(mechanism, curve, "log_delta" if log else "delta", sides, np.shape(epsilon), penalties)
 
 
 def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "auto") -> Bound:
@@ -220,16 +229,10 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "a
         for point in points:
             _check_truncation(mechanism, curve, float(point))
     sides = {direction: epsilon_at(curve, direction, np.log(points)) for direction in DIRECTIONS}
-    upper = np.maximum(*(sides[direction][2] for direction in DIRECTIONS))
-    return _bound(mechanism, curve, "epsilon", sides, _penalty(mechanism, upper), np.shape(delta))
-
-
-def _penalty(mechanism: Mechanism, epsilon: Array) -> Array:
-    """(1 + e^ε)·p, at most 1; ε may be ∞."""
-    log_p = log_penalty(mechanism)
-    if log_p is None or np.isneginf(log_p):
-        return np.zeros_like(epsilon)
-    return np.exp(np.minimum(log_p + np.logaddexp(0.0, epsilon), 0.0))
+    penalties = {}
+    if isinstance(curve, Truncated):
+        penalties = {way: curve.share(sides[way][2], np.log(points)) for way in DIRECTIONS}
+    return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), penalties)
 
 
 def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> None:
@@ -241,7 +244,7 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
     start = max(float(epsilon_at(curve.curve, direction, target)[2, 0]) for direction in DIRECTIONS)
     if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
         return
-    epsilon = start + np.append(0.0, np.geomspace(1e-4, 20.0, 80))
+    epsilon = np.minimum(start + np.append(0.0, np.geomspace(1e-4, 20.0, 80)), 700.0)
     used = np.max(
         [np.exp(curve.curve.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0
     )
@@ -272,9 +275,7 @@ def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) 
         .T
         for direction in DIRECTIONS
     }
-    return _bound(
-        mechanism, curve, "true_positive_rate", sides, np.zeros_like(rates), np.shape(false_positive_rate)
-    )
+    return _bound(mechanism, curve, "true_positive_rate", sides, np.shape(false_positive_rate))
 
 
 def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: bool) -> Any:
@@ -330,14 +331,16 @@ def _bound(
     mechanism: Mechanism,
     curve: Curve,
     quantity: Quantity,
-    sides: dict[Any, Array],
-    penalty: Array,
+    sides: Mapping[Direction, Array],
     shape: tuple[int, ...],
+    penalties: Mapping[Direction, Array] = MappingProxyType({}),
 ) -> Bound:
+    """The larger of two directions, of which `sides` has lower, value and upper, with its part of the penalty."""
+
     def shaped(numbers: Array) -> Number:
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
 
-    def part(rows: Array, **more: Any) -> Bound:
+    def part(rows: Array, penalty: Array, **more: Any) -> Bound:
         if quantity == "delta":
             rows = np.exp(rows)
             # exp rounds to nearest: step outwards, so that the bounds stay bounds
@@ -347,8 +350,13 @@ def _bound(
         lower, value, upper = (shaped(row) for row in rows)
         return Bound(quantity, lower, value, upper, curve.method, curve.confidence, shaped(penalty), **more)
 
-    directions = {str(direction): part(rows) for direction, rows in sides.items()}
-    worst = np.maximum(*sides.values())
+    remove, add = (sides[direction] for direction in DIRECTIONS)
+    none = np.zeros(remove.shape[1])
+    lost = {direction: penalties.get(direction, none) for direction in DIRECTIONS}
+    directions = {str(direction): part(sides[direction], lost[direction]) for direction in DIRECTIONS}
     return part(
-        worst, directions=MappingProxyType(directions), mechanism=MappingProxyType(mechanism.to_dict())
+        np.maximum(remove, add),
+        np.where(remove[2] >= add[2], lost[REMOVE], lost[ADD]),
+        directions=MappingProxyType(directions),
+        mechanism=MappingProxyType(mechanism.to_dict()),
     )

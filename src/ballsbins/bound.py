@@ -20,7 +20,8 @@ class Bound:
 
     `confidence` is 1.0 unless a Monte Carlo method was used: the probability that the interval holds. `directions`
     has the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound itself is the
-    larger of the two. `penalty` is the part of δ lost to truncating batches, already included.
+    larger of the two. `penalty` is the part of δ lost to truncating batches, already included: of a δ, the upper
+    bound minus the one without truncation; of an ε, the part of the δ asked for that truncation takes.
     """
 
     quantity: Quantity

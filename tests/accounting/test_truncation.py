@@ -1,19 +1,24 @@
 """The penalty of truncated batches: the binomial tail, the paper's tables, the running minimum."""
 
 import math
+from fractions import Fraction
 
 import mpmath as mp
 import numpy as np
 import pytest
 
+from ballsbins import BallsAndBins, Mechanism, Poisson
+from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.truncation import (
     Truncated,
     least_max_batch_size,
     log_binomial_tail,
+    log_drop_probability,
     log_overflow_probability,
 )
-from ballsbins.accounting.curve import DIRECTIONS, REMOVE
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
 from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.diluted import Diluted
 
 BATCHES = [1024 << k for k in range(9)]
 # Appendix C of the paper
@@ -100,26 +105,128 @@ def test_least_size_is_least():
 def test_running_minimum():
     """δ(ε) + (1 + e^ε)p turns up again; the bound does not, and is the least over smaller ε."""
     p, gauss = 1e-9, GaussianCurve(1.0)
-    curve = Truncated(gauss, math.log(p))
+    curve = Truncated(gauss, math.log(p), math.log(p))
     epsilon = np.linspace(-1, 14, 400)
     for direction in DIRECTIONS:
         plain, found = gauss.log_delta(epsilon, direction), curve.log_delta(epsilon, direction)
         naive = np.exp(plain.upper) + (1 + np.exp(epsilon)) * p
         assert np.diff(naive).max() > 0  # the negative control
         upper = np.exp(found.upper)
-        assert np.all(np.diff(upper) <= 1e-12 * upper[1:])
+        assert np.all(np.diff(upper) <= 0.0)
         assert np.allclose(upper, np.minimum.accumulate(naive), rtol=1e-3)
         assert np.all(upper <= naive * (1 + 1e-12))
-        assert np.array_equal(found.lower, plain.lower)
     # never below the true minimum over a dense grid
     dense = np.linspace(-1, 14, 200_001)
     least = np.min(np.exp(gauss.log_delta(dense, REMOVE).lower) + (1 + np.exp(dense)) * p)
-    assert np.exp(curve.log_delta(np.array([14.0]), REMOVE).upper[0]) >= least * (1 - 1e-7)
-    assert np.exp(curve.log_delta(np.array([14.0]), REMOVE).upper[0]) <= least * 1.01
+    assert np.exp(curve.log_delta(np.array([14.0]), REMOVE).upper[0]) >= least * (1 - 1e-8)
+    assert np.exp(curve.log_delta(np.array([14.0]), REMOVE).upper[0]) <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 8.0])
+@pytest.mark.parametrize("p", [1e-3, 1e-9, 1e-40, 1e-200])
+def test_both_bounds_fall_whether_asked_together_or_alone(sigma, p):
+    epsilon = np.concatenate(
+        [[-700.0, -30.0, -1.0, -1e-3], np.linspace(0, 40, 60), [100.0, 300.0, 690.0, 700.0]]
+    )
+    for direction in DIRECTIONS:
+        together = Truncated(GaussianCurve(sigma), math.log(p), math.log(p)).log_delta(epsilon, direction)
+        fresh = [
+            Truncated(GaussianCurve(sigma), math.log(p), math.log(p)).log_delta(epsilon[k : k + 1], direction)
+            for k in range(epsilon.size)
+        ]
+        for rows in (
+            (together.lower, together.upper),
+            (np.concatenate([one.lower for one in fresh]), np.concatenate([one.upper for one in fresh])),
+        ):
+            for row in rows:
+                finite = row[np.isfinite(row)]
+                assert np.all(finite[1:] <= finite[:-1] + 1e-12 * (1 + np.abs(finite[1:])))
+        assert fresh[-1].upper == pytest.approx(together.upper[-1:], rel=1e-9)
+
+
+def kept(n, steps, B):
+    """The probability that an example is kept: E[B/(N+1)] if N+1 > B, N the others in its batch, as a fraction."""
+    q, total = Fraction(1, steps), Fraction(0)
+    for others in range(n):
+        chance = math.comb(n - 1, others) * q**others * (1 - q) ** (n - 1 - others)
+        total += chance * min(Fraction(1), Fraction(B, others + 1))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("steps", "n", "B", "sigma"), [(2, 20, 15, 0.5), (3, 30, 18, 1.0), (2, 20, 19, 0.3), (1, 9, 8, 1)]
+)
+def test_the_lower_bound_is_below_a_pair_that_truncation_makes(steps, n, B, sigma):
+    """All gradients but one are 0: then P is that of the plain pair if the example is kept, and Q otherwise."""
+    share = kept(n, steps, B)
+    plain = GaussianCurve(sigma) if steps == 1 else ExactCurve(((steps, sigma),))
+    truth = Diluted(plain, share.numerator, share.denominator)
+    cut = Mechanism(BallsAndBins(steps, max_batch_size=B, num_examples=n), sigma).curve
+    epsilon = np.array([-3.0, -0.5, -0.01, 0.0, 0.01, 0.3, 1.0, 2.0, 5.0, 12.0])
+    dropped = math.exp(log_drop_probability(n, steps, B, steps))
+    assert 1 - share <= dropped
+    for direction in DIRECTIONS:
+        found, exact = cut.log_delta(epsilon, direction), truth.log_delta(epsilon, direction)
+        assert (found.lower <= exact.upper).all()
+        assert (found.upper >= exact.lower).all()
+        # and no farther below δ without truncation than truncation can take
+        cost = dropped * (1.0 if direction == REMOVE else np.exp(epsilon))
+        assert np.exp(found.lower) == pytest.approx(
+            np.maximum(np.exp(plain.log_delta(epsilon, direction).lower) - cost, np.maximum(-np.expm1(epsilon), 0.0)),
+            rel=1e-9, abs=1e-15,
+        )  # fmt: skip
+    if steps > 1 and B < 19:  # the negative control: δ without truncation is not below
+        assert (plain.log_delta(epsilon, REMOVE).lower > truth.log_delta(epsilon, REMOVE).upper).any()
+
+
+def test_an_example_is_dropped_as_often_as_stated():
+    n, steps, B, draws = 12, 2, 6, 2000
+    sampler = BallsAndBins(steps, max_batch_size=B, num_examples=n)
+    seen = sum(
+        sum(int(0 in batch) for batch in sampler.batches(n, key=5, epoch=epoch)) for epoch in range(draws)
+    )
+    share = float(kept(n, steps, B))
+    deviation = math.sqrt(share * (1 - share) / draws)
+    assert abs(seen / draws - share) < 5 * deviation
+    assert 1 - share > 5 * deviation
+
+
+def test_a_batch_of_one_protects():
+    """One step of 1000 examples that keeps one: δ is at most 1/1000, whatever ε is."""
+    bound = Mechanism(BallsAndBins(1, max_batch_size=1, num_examples=1000), 0.5).delta(1.0)
+    assert bound.lower <= 1e-3
+    assert bound.upper == 1.0
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        BallsAndBins(100, max_batch_size=150, num_examples=10_000),
+        BallsAndBins(100, max_batch_size=110, num_examples=10_000),
+        BallsAndBins(100, max_batch_size=10_000, num_examples=10_000),
+        BallsAndBins(7, max_batch_size=30, num_examples=100, redraw=False),
+        Poisson(1, max_batch_size=9, num_examples=10),
+    ],
+    ids=repr,
+)
+def test_the_penalty_is_part_of_the_bound(sampler):
+    plain = Mechanism(type(sampler)(sampler.steps), 0.6)
+    epsilon = np.array([-5.0, 0.0, 0.5, 2.0, 8.0, 20.0])
+    bound = Mechanism(sampler, 0.6).delta(epsilon)
+    without = plain.delta(epsilon)
+    assert (np.asarray(bound.penalty) >= 0.0).all()
+    for part, alone in (
+        (bound, without),
+        *((bound.directions[way], without.directions[way]) for way in DIRECTIONS),
+    ):
+        assert (part.penalty <= part.upper).all()
+        assert part.upper - alone.upper == pytest.approx(part.penalty, rel=1e-6, abs=1e-13)
+        assert (part.lower <= alone.upper).all()
 
 
 def test_no_penalty_changes_nothing():
     gauss, epsilon = GaussianCurve(1.0), np.linspace(-2, 5, 20)
-    assert np.array_equal(
-        Truncated(gauss, -math.inf).log_delta(epsilon, REMOVE).upper, gauss.log_delta(epsilon, REMOVE).upper
-    )
+    for direction in (REMOVE, ADD):
+        found = Truncated(gauss, -math.inf, -math.inf).log_delta(epsilon, direction)
+        assert np.array_equal(found.upper, gauss.log_delta(epsilon, direction).upper)
+        assert np.array_equal(found.lower, gauss.log_delta(epsilon, direction).lower)

@@ -74,9 +74,7 @@ class _Points:
         self.ask(np.array([0.0, 0.25, 1.0]))
         most = min(-math.log(self._alpha), _LARGEST)
         while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
-            self.ask(
-                np.minimum(self.epsilon[-1] * np.array([2.0, 4.0]), most)[: 1 + (2 * self.epsilon[-1] < most)]
-            )
+            self.ask(np.unique(np.minimum(self.epsilon[-1] * np.array([2.0, 4.0]), most)))
         while self.epsilon[0] > -_LARGEST and self.delta[0, 0] < min(self.f[2].min(), 1.0):
             self.ask(np.array([max(min(4.0 * self.epsilon[0], -0.5), -_LARGEST)]))
 

@@ -1,13 +1,22 @@
 """Batches truncated to at most B examples: what it costs, and the least B for a share of δ.
 
-A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B, nothing
-changes, so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
+**Upper bound.** A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B,
+nothing changes, so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
 
-    δ_truncated(ε) ≤ δ(ε) + (1 + e^ε)·p,     p = batches·Pr[Bin(n, 1/T) > B] ,
+    δ_truncated(ε) ≤ g(ε) = δ(ε) + (1 + e^ε)·p,     p = batches·Pr[Bin(n, 1/T) > B] ,
 
-with as many batches as are drawn (fixed bins are drawn once). The sum falls and then rises in ε, whereas δ
-itself only falls: so its least value up to ε is the bound at ε. It is not the curve of a pair: composition
-goes first, truncation last.
+with as many batches as are drawn (fixed bins are drawn once). g is convex in e^ε, so it falls up to some ε* and rises
+then, whereas δ_truncated only falls: the bound is g(ε) up to ε*, and g(ε*) beyond. It is not the curve of a pair:
+composition goes first, truncation last.
+
+**Lower bound.** Truncation may also protect, since it drops examples at random. If all gradients but that of one
+example are 0, only steps that drop this example are changed. So Q stays as it was, and P is changed only where the
+example is dropped, with a probability of at most d. So |P_truncated(E) − P(E)| ≤ d for every event E, and
+
+    remove: δ_truncated(ε) ≥ δ(ε) − d,      add: δ_truncated(ε) ≥ δ(ε) − e^ε·d,      both: ≥ 1 − e^ε ,
+    d = batches/T·Pr[Bin(n − 1, 1/T) ≥ B]   (in a batch with probability 1/T, and then with B or more others).
+
+δ falls in ε and what is taken away does not, so the lower bound falls, too.
 
 **Tail.** With k = B + 1 > nq,
 
@@ -25,14 +34,16 @@ its error.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.tradeoff import best_threshold
 
 _SAFETY = 1e-9
+_ULP = 2.0**-52
+_LAST = 699.9  # and 0.1 more is the largest ε of a question
 
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
@@ -91,6 +102,13 @@ def log_overflow_probability(num_examples: int, steps: int, max_batch_size: int,
     return min(0.0, math.log(batches) + log_binomial_tail(num_examples, 1 / steps, max_batch_size))
 
 
+def log_drop_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
+    """Log d, at most 0: an upper bound on the probability that any of `batches` batches drops a given example."""
+    tail = log_binomial_tail(num_examples - 1, 1 / steps, max_batch_size - 1)
+    every = log_overflow_probability(num_examples, steps, max_batch_size, batches)
+    return min(every, math.log(batches) - math.log(steps) + tail + _SAFETY)
+
+
 def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: float) -> int:
     """The least B with p ≤ e^{log_p}."""
     low, high = 0, num_examples  # p(high) = 0
@@ -103,52 +121,75 @@ def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: flo
     return high
 
 
-@dataclass(frozen=True, slots=True)
 class Truncated:
-    """A curve with the penalty of truncation on its upper side; the lower side is that without truncation."""
+    """A curve with what truncation may add on its upper side and take from its lower side; both fall in ε."""
 
-    curve: Curve
-    log_p: float
-
-    @property
-    def method(self) -> str:
-        return self.curve.method
-
-    @property
-    def confidence(self) -> float:
-        return self.curve.confidence
+    def __init__(self, curve: Curve, log_p: float, log_drop: float) -> None:
+        """`log_p` as of `log_overflow_probability`, `log_drop` as of `log_drop_probability`."""
+        self.curve, self.log_p, self.log_drop = curve, log_p, log_drop
+        self.method, self.confidence = curve.method, curve.confidence
+        self._turns: dict[Direction, float] = {}
 
     @property
     def scale(self) -> float:
         return float(getattr(self.curve, "scale", 1.0))
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """The least of δ(ε′) + (1 + e^{ε′})p over ε′ ≤ ε."""
+        """Bounds on log δ(ε) of the truncated batches."""
+        return self.with_penalty(epsilon, direction)[0]
+
+    def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
+        """The same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         plain = self.curve.log_delta(epsilon, direction)
+        if self.log_p == -math.inf or not epsilon.size:
+            return plain, np.zeros(epsilon.shape)
         value, upper = self._penalised(epsilon, plain)
-        excess = upper - plain.upper
-        late = excess > 1e-9  # elsewhere a smaller ε′ cannot do better by more than that
-        # δ + (1+e^ε)p falls until Q(loss > ε) = p and rises then: where it still falls, ε itself is best.
-        if late.any():
-            before = epsilon[late] - 3e-3 * np.maximum(np.abs(epsilon[late]), 1.0)
-            late[late] = self._penalised(before, self.curve.log_delta(before, direction))[1] <= upper[late]
-        if late.any():  # look for the place, in three rounds
-            start, stop = min(0.0, float(epsilon.min())), float(epsilon[late].max())
-            best_value, best_upper = [value], [upper]
-            for _ in range(3):
-                points = np.linspace(start, stop, 33)
-                found = self._penalised(points, self.curve.log_delta(points, direction))
-                at = np.searchsorted(points, epsilon, side="right") - 1
-                for best, row in ((best_value, found[0]), (best_upper, found[1])):
-                    least = np.minimum.accumulate(row)
-                    best.append(np.where(at >= 0, least[np.maximum(at, 0)], 0.0))
-                k = int(np.argmin(found[1]))
-                start, stop = float(points[max(k - 1, 0)]), float(points[min(k + 1, 32)])
-            value, upper = np.min(best_value, axis=0), np.min(best_upper, axis=0)
-        return Interval(plain.lower, np.maximum(value, plain.lower), upper)
+        turn = self._turn(float(epsilon.max()), direction)
+        if turn < math.inf:
+            at = np.array([turn])
+            value_there, upper_there = self._penalised(at, self.curve.log_delta(at, direction))
+            late = epsilon > turn
+            value = np.where(late, value_there, value)
+            upper = np.where(late, upper_there, np.maximum(upper, upper_there))
+        lower = np.minimum(self._lower(epsilon, plain.lower, direction), upper)
+        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + 16 * _ULP * (1 + np.abs(upper))
+        penalty = np.exp(np.minimum(self._log_penalty(epsilon), upper + np.log(added)))
+        return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
+
+    def share(self, epsilon: Array, log_delta: Array) -> Array:
+        """(1 + e^ε)·p, the part of δ that truncation takes at an ε found for it; all of δ where no ε was."""
+        if self.log_p == -math.inf:
+            return np.zeros(epsilon.shape)
+        return np.exp(np.minimum(self._log_penalty(epsilon), log_delta))
 
     def _penalised(self, epsilon: Array, plain: Interval) -> tuple[Array, Array]:
-        penalty = self.log_p + np.logaddexp(0.0, epsilon)
+        penalty = self._log_penalty(epsilon)
         value, upper = (np.minimum(np.logaddexp(row, penalty), 0.0) for row in (plain.value, plain.upper))
         return value, upper
+
+    def _log_penalty(self, epsilon: Array) -> Array:
+        return self.log_p + np.logaddexp(0.0, epsilon)
+
+    def _turn(self, most: float, direction: Direction) -> float:
+        """The ε* at which δ(ε) + (1 + e^ε)p is least; ∞ if it need not be known because it is beyond `most`.
+
+        A Monte Carlo curve whose confidence is that of one answer is asked for no other ε, and has the sum itself.
+        """
+        if getattr(self.curve, "pointwise", False) or self.log_p >= 0.0:  # with p = 1 the bound is 1
+            return math.inf
+        if direction not in self._turns:
+            near = min(most, _LAST) + np.array([0.0, 0.1])
+            here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
+            if beyond <= here:
+                return math.inf
+            self._turns[direction] = best_threshold(self.curve, direction, math.exp(max(self.log_p, -740.0)))
+        return self._turns[direction]
+
+    def _lower(self, epsilon: Array, plain: Array, direction: Direction) -> Array:
+        cost = self.log_drop + (0.0 if direction == REMOVE else epsilon)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = cost - plain + 8 * _ULP * (1 + np.abs(cost) + np.abs(plain))
+            kept = np.where(share < 0.0, plain + np.log(-np.expm1(np.minimum(share, 0.0))), -np.inf)
+            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - 4 * _ULP, -np.inf)  # δ ≥ 1 − e^ε
+        return np.maximum(kept, floor)
