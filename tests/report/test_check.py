@@ -138,3 +138,15 @@ def test_methods_that_contradict_each_other_are_reported(monkeypatch):
     monkeypatch.setattr(module, "second_opinion", wrong)
     found = check(Card(RUNS[0], DELTA), METHOD)
     assert any("contradict" in finding for finding in found.findings)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [Poisson(1, max_batch_size=1, num_examples=1000), BallsAndBins(1, max_batch_size=1, num_examples=1000)],
+    ids=repr,
+)
+def test_a_second_opinion_grants_that_truncation_protects(sampler):
+    """One step that keeps one of 1000 examples has δ ≤ 1/1000; without truncation it is above 1/2."""
+    second = second_opinion(Mechanism(sampler, 0.5), 1.0, METHOD)
+    assert second.lower <= 1e-3
+    assert second.upper == 1.0

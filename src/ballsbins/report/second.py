@@ -6,9 +6,11 @@ that finishes it, so two estimates bracket it. Poisson and deterministic batches
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 
+from ballsbins.accounting.balls_and_bins.truncation import Truncated
 from ballsbins.accounting.monte_carlo import MonteCarlo
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
@@ -22,14 +24,15 @@ _LEAST_SAMPLES = 2_000
 def second_opinion(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> Bound | None:
     """Bounds on δ at ε by another method than `mechanism.delta(epsilon)`; None where nobody knows one.
 
-    The penalty of truncation, a binomial tail, is taken from the accountant and added to the upper end.
+    What truncation may add and take, binomial tails, comes from the accountant and moves the two ends apart.
     """
     sampler = mechanism.sampler
     if isinstance(sampler, (BallsAndBins, Poisson)) and sampler.max_batch_size is not None:
         whole = replace(mechanism, sampler=replace(sampler, max_batch_size=None, num_examples=None))
-        penalty = float(mechanism.delta(epsilon).penalty)
         found = second_opinion(whole, epsilon, method)
-        return None if found is None else _penalised(found, penalty)
+        assert isinstance(mechanism.curve, Truncated)
+        lost = math.exp(min(mechanism.curve.log_drop + max(epsilon, 0.0), 0.0))
+        return None if found is None else _truncated(found, float(mechanism.delta(epsilon).penalty), lost)
     match sampler:
         case BallsAndBins():
             return _sampled(mechanism, epsilon, method)
@@ -38,10 +41,11 @@ def second_opinion(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> 
     return None
 
 
-def _penalised(bound: Bound, penalty: float) -> Bound:
-    parts = {name: _penalised(part, penalty) for name, part in bound.directions.items()}
-    upper = min(float(bound.upper) + penalty, 1.0)
-    return replace(bound, value=upper, upper=upper, penalty=penalty, directions=MappingProxyType(parts))
+def _truncated(bound: Bound, penalty: float, lost: float) -> Bound:
+    parts = {name: _truncated(part, penalty, lost) for name, part in bound.directions.items()}
+    lower, upper = max(float(bound.lower) - lost, 0.0), min(float(bound.upper) + penalty, 1.0)
+    directions = MappingProxyType(parts)
+    return replace(bound, lower=lower, value=upper, upper=upper, penalty=penalty, directions=directions)
 
 
 def usual_samples(mechanism: Mechanism) -> int:
