@@ -115,7 +115,8 @@ def test_real_axis_gives_the_derivatives_of_the_transform():
         plain = [
             v.value[0].real - (v.centred[0] * w) for v, w in ((left, c - h), (middle, c), (right, c + h))
         ]
-        mean, gap, variance = real_axis(c, sigma)
+        log, centred, mean, gap, variance = (part[0] for part in real_axis(np.array([c]), sigma))
+        assert log - centred * c == pytest.approx(plain[1], rel=1e-9, abs=1e-9 * c)
         assert mean == pytest.approx(-c * (plain[2] - plain[0]) / (2 * h), rel=1e-4)
         assert gap == pytest.approx(c - mean, rel=1e-6, abs=1e-9 * c)
         assert variance == pytest.approx(c * c * (plain[2] - 2 * plain[1] + plain[0]) / h**2, rel=0.02)

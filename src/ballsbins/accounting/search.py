@@ -10,14 +10,13 @@ was ever asked is in one table, so a few rounds do for any number of targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from ballsbins.accounting.between import Between
-from ballsbins.accounting.curve import Array, Curve, Direction
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.errors import UnreachableTargetError
 
 LARGEST_EPSILON = 700.0  # e^700 is about the largest double
@@ -25,8 +24,10 @@ _SMALLEST_EPSILON = 1e-12
 _FAR = 1e4  # log δ is not followed farther below the target than this
 _LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
 _FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
-_GUESSED = 0.02  # the same, for a root that was guessed
+_GUESSED = 0.004  # the same, for a root that was guessed
 _MOST_ROUNDS = 100
+_AROUND = np.array([-1.0, 0.0, 1.0])
+_TENTHS = np.array([0.01, 0.1, 0.5])
 
 
 class _Table:
@@ -34,6 +35,7 @@ class _Table:
 
     def __init__(self, curve: Curve, direction: Direction) -> None:
         self._curve, self._direction = curve, direction
+        self.scale = float(getattr(curve, "scale", 1.0))
         self.epsilon: Array = np.empty(0)
         self.rows: Array = np.empty((3, 0))
 
@@ -94,8 +96,7 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
     """The first points: around what the curve guesses, if it can, or on the scale it states."""
     guess = getattr(curve, "rough_epsilon", None)
     if guess is None:
-        scale = float(getattr(curve, "scale", 1.0))
-        points = scale * (np.ones(1) if scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
+        points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
     else:
         centre = np.asarray(guess(targets, direction))
         points = np.concatenate([centre, centre * (1.0 - _GUESSED), centre * (1.0 + _GUESSED)])
@@ -134,38 +135,33 @@ def _next_points(
     table: _Table, side: int, targets: Array, left: Array, right: Array, slow: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
     """Three points to ask for each root, and how close to it they are if they are the last (0 if they are not)."""
-    points = np.empty((targets.size, 3))
-    close = np.zeros(targets.shape)
-    unknown_left, unknown_right = np.isneginf(left), np.isposinf(right)
-    if unknown_left.any():
-        points[unknown_left] = right[unknown_left, None] * np.array([0.0, 0.125, 0.5])
-    if unknown_right.any():
-        points[unknown_right] = left[unknown_right, None] * np.array([1.5, 2.0, 4.0]) + _SMALLEST_EPSILON
-    known = ~(unknown_left | unknown_right)
-    rows = np.flatnonzero(known)
-    if rows.size == 0:
-        return points, close
-    a, b = left[rows], right[rows]
-    # halving: in logarithms if the two are far apart
-    fractions = np.array([0.25, 0.5, 0.75])
-    even = a[:, None] + (b - a)[:, None] * fractions
-    with np.errstate(divide="ignore", invalid="ignore"):
-        steep = np.where(
-            a[:, None] > 0.0,
-            a[:, None] * (b / a)[:, None] ** fractions,
-            b[:, None] * np.array([0.01, 0.1, 0.5]),
-        )
-    halves = np.where((b > 4.0 * a)[:, None], steep, even)
-    x, miss, slope, width = _interpolated(table, side, targets[rows])
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
+        # where nothing is known to one side: not farther than twice or half as far as what is known
+        a = np.where(np.isneginf(left), 0.5 * right, left)
+        b = np.where(np.isposinf(right), 2.0 * np.maximum(left, table.scale), right)
+        x, miss, slope, width = _interpolated(table, side, targets)
         near = np.clip(1.5 * width / slope, _FINEST * x, _COARSEST * x)
         last = miss <= 0.2 * near
-        spread = np.where(last, near, np.minimum(2.0 * miss, 0.5 * (b - a)))
-        good = (x > a) & (x < b) & np.isfinite(spread) & (~slow[rows] | last)
-        around = x[:, None] + spread[:, None] * np.array([-1.0, 0.0, 1.0])
-    points[rows] = np.where(good[:, None], around, halves)
-    close[rows] = np.where(good & last, spread, 0.0)
-    return points, close
+        beyond = np.where(
+            np.isneginf(left), 0.3 * (right - x), np.where(np.isposinf(right), 0.3 * (x - left), 0.0)
+        )
+        spread = np.where(last, near, np.clip(2.0 * miss, beyond, 0.5 * (b - a)))
+        good = (x > a) & (x < b) & (~slow | last)
+        points = x[:, None] + spread[:, None] * _AROUND
+        if not good.all():
+            points = np.where(good[:, None], points, _halves(a, b, left, right))
+    return points, np.where(good & last, spread, 0.0)
+
+
+def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
+    """Three points between a and b, in logarithms if they are far apart, or beyond them if one side is unknown."""
+    even = a[:, None] + (b - a)[:, None] * np.array([0.25, 0.5, 0.75])
+    quarters = a[:, None] * (b / a)[:, None] ** np.array([0.25, 0.5, 0.75])
+    steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
+    points = np.where((b > 4.0 * a)[:, None], steep, even)
+    points = np.where(np.isneginf(left)[:, None], right[:, None] * np.array([0.0, 0.125, 0.5]), points)
+    points = np.where(np.isposinf(right)[:, None], b[:, None] * np.array([0.75, 1.0, 2.0]), points)
+    return np.asarray(points, dtype=np.float64)
 
 
 def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Array, Array, Array]:
@@ -216,6 +212,48 @@ def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
     return left, right
 
 
+class BothDirections(Mapping[Direction, Array]):
+    """ε from δ in both directions; one that is proved not to be the larger is searched only when it is asked for."""
+
+    def __init__(self, curve: Curve, log_deltas: Array) -> None:
+        """Search "remove", and "add" if it may be larger; `worst` has the larger of the two."""
+        self._curve, self._targets = curve, np.asarray(log_deltas, dtype=np.float64).ravel()
+        first = epsilon_at(curve, REMOVE, self._targets)
+        self._found: dict[Direction, Array] = {REMOVE: first}
+        decided = _within(curve, ADD, first[_LOWER], self._targets)
+        self.worst = first if decided else np.maximum(first, self[ADD])
+
+    def __getitem__(self, direction: Direction) -> Array:
+        if direction not in self._found:
+            self._found[direction] = epsilon_at(self._curve, direction, self._targets)
+        return self._found[direction]
+
+    def __iter__(self) -> Iterator[Direction]:
+        return iter(DIRECTIONS)
+
+    def __len__(self) -> int:
+        return len(DIRECTIONS)
+
+
+def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) -> bool:
+    """Whether δ(ε) ≤ e^target is proved for all: by a cheap bound if the curve has one, or by its upper bound."""
+    if isinstance(curve, Between):
+        curve = curve.above
+    quick = getattr(curve, "log_upper", None)
+    left = np.ones(targets.shape, dtype=bool) if quick is None else quick(epsilon, direction) > targets
+    return not left.any() or bool((curve.log_delta(epsilon[left], direction).upper <= targets[left]).all())
+
+
+def largest_log_delta(curve: Curve, epsilon: Array) -> Array:
+    """The larger of the upper bounds on log δ(ε) in both directions, without "add" where a cheap bound is lower."""
+    upper = curve.log_delta(epsilon, REMOVE).upper
+    quick = getattr(curve, "log_upper", None)
+    left = np.ones(upper.shape, dtype=bool) if quick is None else quick(epsilon, ADD) > upper
+    if left.any():
+        upper[left] = np.maximum(upper[left], curve.log_delta(epsilon[left], ADD).upper)
+    return upper
+
+
 def least(
     excess: Callable[[float], float],
     low: float,
@@ -252,9 +290,26 @@ def least(
             return low
         right, left = left, max(left - step, bottom)
         step *= 1.5
-    root = float(brentq(at, left, right, xtol=0.3 * relative, rtol=1e-14))
-    nudge = 0.1 * relative
-    while at(root) > 0.0:
-        root = min(root + nudge, right)
-        nudge *= 2.0
-    return math.exp(root)
+    while right - left > relative:
+        # on the safe side of where the root seems to be, then just before it; in turn with halving if that is no good
+        root = _crossing(known, left, right)
+        for x in (root + 0.3 * relative, root - 0.3 * relative, 0.5 * (left + right)):
+            if left < x < right and right - left > relative:
+                left, right = (x, right) if at(x) > 0.0 else (left, x)
+    return math.exp(right)
+
+
+def _crossing(known: dict[float, float], left: float, right: float) -> float:
+    """Where a function known at some points is 0: by inverse quadratic interpolation, or by a chord."""
+    third = min((x for x in known if x not in (left, right)), key=lambda x: abs(known[x]), default=None)
+    a, b = known[left], known[right]
+    chord = left + (right - left) * a / (a - b)
+    if third is None or known[third] in (a, b):
+        return chord
+    c = known[third]
+    root = (
+        left * b * c / ((a - b) * (a - c))
+        + right * a * c / ((b - a) * (b - c))
+        + third * a * b / ((c - a) * (c - b))
+    )
+    return root if left < root < right else chord

@@ -12,6 +12,7 @@ import numpy as np
 
 from ballsbins.accounting.balls_and_bins import cut, laplace
 from ballsbins.accounting.balls_and_bins.laplace import Complex, Real
+from ballsbins.accounting.balls_and_bins.sums import worst
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,29 @@ class Basket:
             plain += np.where(part.centred, 0.0, float(count))
         return total, plain
 
-    def on_cut(self, log_r: Real, refine: float = 1.0) -> tuple[Real, Real, Real, Real]:
-        """As `exponent` at −r + i0: real part, log of the phase (turning downwards), plain bins, relative error."""
-        real, plain, error = np.zeros_like(log_r), np.zeros_like(log_r), np.zeros_like(log_r)
+    def on_cut(self, log_r: Real, refine: float = 1.0) -> tuple[Real, Real, Real]:
+        """As `exponent` at −r + i0: real part, log of the phase (turning downwards) and plain bins."""
+        real, plain = np.zeros_like(log_r), np.zeros_like(log_r)
         log_phase = np.full_like(log_r, -np.inf)
         for count, sigma in self.kinds:
             part = cut.on_cut(log_r, sigma, refine)
             real += count * part.real
             log_phase = np.logaddexp(log_phase, np.log(count) + part.log_phase)
             plain += np.where(part.centred, 0.0, float(count))
-            error = np.maximum(error, part.error)
-        return real, log_phase, plain, error
+        return real, log_phase, plain
 
-    def tilted(self, c: float) -> tuple[float, float, float]:
-        """Mean, c·T − mean and variance of c·T·S under the density tilted by e^{−cTS}, as sums over the bins."""
-        total = np.zeros(3)
+    def cut_errors(self, log_r: Real, real: Real, log_phase: Real, probes: int = 8) -> tuple[float, float]:
+        """Relative errors of the real part and of the phase, from computing some points with more nodes."""
+        some = slice(0, None, max(1, len(log_r) // probes))
+        finer_real, finer_phase, _ = self.on_cut(log_r[some], 1.6)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return worst(np.abs(finer_real / real[some] - 1.0)), worst(np.abs(finer_phase - log_phase[some]))
+
+    def on_axis(self, c: Real) -> tuple[Real, Real, Real, Real, Real]:
+        """As `exponent` at real c > 0; and mean, cT − mean and variance of cTS, tilted by e^{−cTS}."""
+        total = np.zeros((5, len(c)))
         for count, sigma in self.kinds:
-            total += count * np.array(laplace.real_axis(c, sigma))
-        return float(total[0]), float(total[1]), float(total[2])
+            transform, centred, *moments = laplace.real_axis(c, sigma)
+            total += count * np.stack([transform, ~centred, *moments])
+        transform, plain, mean, gap, variance = total
+        return transform, plain, mean, gap, variance

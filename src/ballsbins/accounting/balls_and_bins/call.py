@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.laplace import Flags, Real
-from ballsbins.accounting.balls_and_bins.path import Path, Trace, best_trace, near_only, weighted, worst
+from ballsbins.accounting.balls_and_bins.path import Path, Trace, best_trace, near, weighted
 from ballsbins.accounting.balls_and_bins.sums import (
     DROP,
     EPS,
@@ -26,65 +28,93 @@ _FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
 
 
-class CutLattice:
-    """Nodes log r = j·h on the cut itself, for the call while it needs no lift; shared by all strikes."""
+@dataclass(frozen=True)
+class Spacing:
+    """log r = p + u − (g−1)·log(1 + e^{−u}): far below the knee p, steps are g = `growth` times as wide as above."""
 
-    def __init__(self, basket: Basket, log_r: Real) -> None:
-        """Take evenly spaced `log_r` as nodes."""
-        self.basket, self.log_r, t = basket, log_r, float(basket.size)
-        step = (log_r[-1] - log_r[0]) / (len(log_r) - 1)
-        self.real, self.log_phase, self.plain, _ = basket.on_cut(self.log_r)
-        self.log_base = self.real - self.log_r + np.log(step / (np.pi * t))
-        with np.errstate(divide="ignore", under="ignore"):
-            phase = np.exp(self.log_phase)
-            small = phase < 1e-9
-            sine = np.sin(np.where(small, 0.0, phase))
-            self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
-            self.sign = np.where(small, 1.0, np.sign(sine))
-        probe = slice(0, None, max(1, len(self.log_r) // 8))
-        finer = basket.on_cut(self.log_r[probe], 1.6)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gap_real = np.abs(finer[0] / self.real[probe] - 1.0)
-            gap_phase = np.abs(finer[1] - self.log_phase[probe])
-        self.inner = worst(gap_real)
-        self.inner_phase = worst(gap_phase)
+    knee: float
+    growth: float
+
+    def log_r(self, u: Real) -> tuple[Real, Real]:
+        """Log r and its derivative in u."""
+        bend = self.growth - 1.0
+        return self.knee + u - bend * np.logaddexp(0.0, -u), 1.0 + bend / (1.0 + np.exp(np.minimum(u, 600.0)))
+
+    def u(self, log_r: float) -> float:
+        """The u of a log r, or a little less."""
+        away = log_r - self.knee
+        return away if away > 0.0 else away / self.growth
+
+
+class CutLattice:
+    """Nodes on the cut itself, for the call while it needs no lift; shared by all strikes."""
+
+    def __init__(self, basket: Basket, u: Real, spacing: Spacing, coarser: CutLattice | None = None) -> None:
+        """Take evenly spaced `u` as nodes, of which every second may be known from a coarser lattice."""
+        self.basket, self.u, self.spacing, t = basket, u, spacing, float(basket.size)
+        self.log_r, slope = spacing.log_r(u)
+        self.log_r[-1] = min(self.log_r[-1], basket.largest_log_r)  # it may be beyond by a rounding
+        if coarser is None:
+            self.real, self.log_phase, self.plain = basket.on_cut(self.log_r)
+            self.inner, self.inner_phase = basket.cut_errors(self.log_r, self.real, self.log_phase)
+        else:
+            values = np.empty((3, len(u)))
+            values[:, ::2] = coarser.real, coarser.log_phase, coarser.plain
+            values[:, 1::2] = basket.on_cut(self.log_r[1::2])
+            self.real, self.log_phase, self.plain = values
+            self.inner, self.inner_phase = coarser.inner, coarser.inner_phase
+        self.log_base = self.real - self.log_r + np.log(slope * ((u[1] - u[0]) / (np.pi * t)))
+        self.scaled = scaled_by(basket.size, self.log_r)
+        phase = np.exp(self.log_phase)
+        small = phase < 1e-9
+        sine = np.sin(np.where(small, 0.0, phase))
+        self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
+        self.sign = np.where(small, 1.0, np.sign(sine))
 
     @classmethod
-    def covering(cls, basket: Basket, strikes: Strikes, step: float = 0.15625) -> CutLattice:
-        """All that the given strikes (K > 1) need."""
+    def covering(
+        cls, basket: Basket, strikes: Strikes, step: float | None = None, *, rising: bool = True
+    ) -> CutLattice:
+        """All that the given strikes (K > 1) need; `rising`: also where the integrand may rise again, far behind."""
         s, t = 1.0 / basket.smallest_sigma, float(basket.size)
-        least = float(strikes.k_minus_1.min())
-        # The integrand e^{−Tr(K−1)} has gone, or the exponent passed its minimum near r = (K−1)/Var Z, at the top …
-        variance = float(np.expm1(min(s * s, 300.0)))
-        most = float(strikes.k_minus_1.max())
-        top = max(np.log(4000.0 / t) - np.log(least), np.log(3.0 / variance) + np.log(most))
+        step = step or (0.18 if s > 2.2 else 0.125)  # enough as a rule; else there is `finer`
+        least, most = (float(end) for end in (strikes.k_minus_1.min(), strikes.k_minus_1.max()))
+        # At the top the integrand e^{−Tr(K−1)} has gone, compared with δ, of which one large Z alone makes e^{−x²/2}
+        # (x below), or the exponent has passed its minimum near r = (K−1)/Var Z.
+        top = np.log(3.0 / np.expm1(min(s * s, 300.0))) + np.log(most) if rising else -np.inf
+        for excess in (least, most):
+            x = max(float(np.log1p(t * excess)) / s - 0.5 * s, 0.0)
+            top = max(top, np.log(DROP + 40.0 + 0.6 * x * x) - np.log(t) - np.log(excess))
         top = min(float(top), basket.largest_log_r)
-        # … and the log-normal tail of the phase, Gaussian in log r with mean −s²/2 and deviation s, at the bottom.
-        lowest_peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
-        bottom = lowest_peak - 9.1 * s - 4.0
-        return cls(
-            basket, step * np.arange(np.floor(bottom / step), np.floor(top / step) + 1.0, dtype=np.float64)
-        )
+        # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s; e^{−TrK} cuts it
+        # off at the peak, `away` deviations below the mean.
+        peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
+        away = -(peak + 0.5 * s * s) / s
+        bottom = peak - s * (np.sqrt(away * away + 2.0 * DROP + 8.0) - away) - 2.0
+        # Below the knee e^{−TrK} is 1, and a Gaussian is integrated to all digits with steps of half its deviation.
+        spacing = Spacing(peak - 4.0, float(np.clip(0.5 * s / step, 1.0, 20.0)))
+        first, last = spacing.u(bottom), spacing.u(top)
+        count = int(np.ceil((last - first) / step)) + 1
+        return cls(basket, np.linspace(first, last, max(count, 9)), spacing)
 
-    def zoomed(self, strikes: Strikes, count: int = 200) -> CutLattice:
-        """A finer lattice over the stretch that matters for the first of `strikes`."""
-        modulus, _ = self.exponents(strikes[:1])
-        signed = (modulus + self.log_sine[None, :])[0]
-        gone = modulus[0] < np.maximum.accumulate(signed) - DROP
-        last = int(gone.argmax()) if gone.any() else len(gone) - 1
-        first = int((signed > signed[: last + 1].max() - DROP).argmax())
-        low, high = self.log_r[max(first - 1, 0)], self.log_r[min(last + 1, len(gone) - 1)]
-        return CutLattice(self.basket, np.linspace(low, high, count))
+    def finer(self) -> CutLattice:
+        """The same with half the step."""
+        u = np.empty(2 * len(self.u) - 1)
+        u[::2], u[1::2] = self.u, 0.5 * (self.u[:-1] + self.u[1:])
+        return CutLattice(self.basket, u, self.spacing, self)
 
     def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
         """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
-        bins = self.basket.size
-        drift = -drift_of(bins, strikes, self.plain, scaled_by(bins, self.log_r))
+        drift = -drift_of(self.basket.size, strikes, self.plain, self.scaled)
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
     def __call__(self, strikes: Strikes) -> Estimate:
         """log call(K)."""
         return self.explore(strikes)[0]
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve: its error estimate tells."""
+        return np.ones(strikes.k.shape, dtype=bool)
 
     def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
         """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
@@ -109,7 +139,8 @@ class CutLattice:
             axis=1
         )
         slack += (swing * (EPS * 16.0 + 4.0 * self.inner_phase)).sum(axis=1)
-        estimate = estimate_of(scale, total, slack, trapezoidal_error(*sums))
+        rough = trapezoidal_error(*sums, shifted=4.0 * parts[:, 1::4].sum(axis=1))
+        estimate = estimate_of(scale, total, slack, rough)
         with np.errstate(divide="ignore", invalid="ignore"):
             cut_off = (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
         estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough + cut_off).where(
@@ -135,11 +166,11 @@ class LiftContour:
         """Build for the first of `strikes`, leaving the cut near exp(log_r), with `fineness` times as many panels."""
         self.basket = basket
         log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
-        near = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
-        real, _, plain, _ = basket.on_cut(near)
-        g = real - drift_of(basket.size, strikes[:1], plain, scaled_by(basket.size, near))[0]
-        log_r = float(near[int(np.argmin(g))])
-        step = near[1] - near[0]
+        around = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
+        real, _, plain = basket.on_cut(around)
+        g = real - drift_of(basket.size, strikes[:1], plain, scaled_by(basket.size, around))[0]
+        log_r = float(around[int(np.argmin(g))])
+        step = around[1] - around[0]
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
         self.k = float(strikes.k[0])
@@ -164,6 +195,8 @@ class LiftContour:
         cuts = np.array(edges[::-1])
         self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
         self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
+        at, _, real, log_phase, _ = self.cut_fine
+        self.inner, self.inner_phase = basket.cut_errors(at, real, log_phase)
 
     def _rule(self, path: Path, reach: float, panels: int, x: Real, w: Real) -> Nodes:
         u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
@@ -176,11 +209,11 @@ class LiftContour:
         half = 0.5 * np.diff(edges)
         log_r = (edges[:-1, None] + half[:, None] * (x[None, :] + 1.0)).ravel()
         log_w = np.log((half[:, None] * w[None, :]).ravel())
-        real, log_phase, plain, error = self.basket.on_cut(log_r)
-        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain, error
+        real, log_phase, plain = self.basket.on_cut(log_r)
+        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain
 
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
-        log_r, log_w, real, log_phase, plain, phase_error = rule
+        log_r, log_w, real, log_phase, plain = rule
         drift = -drift_of(self.basket.size, strikes, plain, scaled_by(self.basket.size, log_r))
         phase = np.exp(np.minimum(log_phase, 700.0))
         small = phase < 1e-9
@@ -192,7 +225,9 @@ class LiftContour:
                 np.exp(np.minimum(log_size, 600.0)) * np.sin(np.where(small, 0.0, phase))[None, :],
             )
             turned = np.minimum(log_size + np.minimum(log_phase, 700.0)[None, :], 600.0)
-            slack = np.abs(parts) * 1e-13 + np.exp(turned) * phase_error[None, :]
+            slack = np.abs(parts) * (1e-13 + 4.0 * self.inner * np.abs(real)) + np.exp(turned) * (
+                4.0 * self.inner_phase
+            )
             slack += (
                 np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0))
                 * EPS
@@ -214,4 +249,8 @@ class LiftContour:
         on_cut_rough, _ = self._cut_sum(self.cut_rough, strikes, scale)
         total = parts.sum(axis=1) + on_cut
         found = estimate_of(scale, total, slack + cut_slack, gauss_error(total, rough + on_cut_rough))
-        return near_only(found, strikes, self.k, self.basket.size * self.width)
+        return found.where(self.near(strikes))
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve."""
+        return near(strikes, self.k, self.basket.size * self.width if self.usable else np.inf)

@@ -22,17 +22,16 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import lambertw, ndtr
+from scipy.special import ndtr
 
-from ballsbins.accounting.balls_and_bins.laplace import REACH, Flags, Real, second_remainder
+from ballsbins.accounting.balls_and_bins.laplace import REACH, Flags, Indices, Real, second_remainder
 
 LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
 _DECAY = 41.0  # e⁻⁴¹ of the largest term is below double precision
-
-
-_LADDER = np.geomspace(1e-3, 45.0, 36)
+_LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end
+_DESCENT = 40  # nodes of a descent, enough for all digits from σ = 0.15 on; below, half as many more
+_STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (see `_along_axis`)
 
 
 @cache
@@ -42,14 +41,58 @@ def _half_gauss(nodes: int) -> tuple[Real, Real]:
     return 0.5 * (x + 1.0), 0.5 * w
 
 
+def _smaller_root(log_rho: Real) -> Real:
+    """The root X₁ < 1 of ρe^X = X to a few digits: it only tells where the mass is."""
+    rho = np.exp(log_rho)
+    p = np.sqrt(np.maximum(2.0 * (1.0 - np.e * rho), 0.0))
+    x = 1.0 - p * (1.0 - p * (1.0 / 3.0 - p * (11.0 / 72.0)))
+    for _ in range(2):
+        power = rho * np.exp(x)
+        x = np.minimum(x + (power - x) / np.maximum(1.0 - power, 1e-3), 1.0)
+    return x
+
+
+@dataclass(frozen=True)
+class _Rungs:
+    """What a descent needs to know of t and not of ρ, at points of t: a row for every rung of the ladder."""
+
+    b: Real
+    b_cot: Real  # b·cot b
+    stretch: Real  # log(b / sin b)
+    fall: Real  # log db/dt
+    turn: Real  # 1/b − cot b
+    weight: Real
+
+    @classmethod
+    def at(cls, t: Real, weight: Real) -> _Rungs:
+        sinh, cosh = np.sinh(t), np.cosh(t)
+        b = 2.0 * np.arctan(sinh)
+        cot = (1.0 - sinh * sinh) / (2.0 * sinh)
+        return cls(
+            b, b * cot, np.log(b * cosh * cosh / (2.0 * sinh)), np.log(2.0 / cosh), 1.0 / b - cot, weight
+        )
+
+    def __getitem__(self, rows: Indices) -> _Rungs:
+        parts = (self.b, self.b_cot, self.stretch, self.fall, self.turn, self.weight)
+        return _Rungs(*(part[rows] for part in parts))
+
+
+@cache
+def _rungs(nodes: int) -> _Rungs:
+    """Gauss–Legendre nodes in √t from 0 to every rung; `nodes` = 0: the rungs themselves, as one row."""
+    if nodes == 0:
+        return _Rungs.at(_LADDER[None, :], np.ones((1, len(_LADDER))))
+    v, w = _half_gauss(nodes)
+    return _Rungs.at(_LADDER[:, None] * (v * v), _LADDER[:, None] * (2.0 * v * w))
+
+
 @dataclass(frozen=True, slots=True)
 class CutValues:
-    """At each r: Re log L (+ ω where centred), log of the phase θ = −arg L, and the relative error of the phase."""
+    """At each r: Re log L (+ ω where centred) and log of the phase θ = −arg L, not a number beyond the end."""
 
     real: Real
     log_phase: Real
     centred: Flags
-    error: Real
 
 
 def largest_log_r(sigma: float) -> float:
@@ -60,70 +103,82 @@ def largest_log_r(sigma: float) -> float:
 def larger_root(c: Real) -> Real:
     """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
     d = np.maximum(c - 1.0, 0.0)
-    u = np.sqrt(2.0 * d)
+    root = np.sqrt(d)
+    # near 1 a series in u = √(2d), elsewhere a form that is right to 0.025 % (Barry et al., Mathematics and Computers
+    # in Simulation 53, 2000); then Halley
+    u = np.sqrt(2.0) * root
     near = 1.0 + u * (1.0 + u * (1.0 / 3.0 + u * (1.0 / 36.0 - u / 270.0)))
-    a = np.where(d < 4.0, near, c + np.log(c + np.log(c + np.log(np.maximum(c, 1.0)))))
-    for _ in range(2):  # Halley
-        f, slope = a - np.log(a) - c, 1.0 - 1.0 / a
+    ratio = 0.16805 * u / (1.0 - 0.0042 * d * np.exp(-0.0201 * root))
+    a = np.where(d < 0.05, near, 1.0 + d + 5.950610532 * ratio / (1.0 + ratio))
+    for _ in range(2):
+        slope = 1.0 - 1.0 / a
+        f = a - np.log(a) - c
         step = 2.0 * f * slope / (2.0 * slope * slope - f / (a * a))
         a = np.where(d > 1e-10, np.maximum(a - step, 1.0), a)
-    return a
+    return np.asarray(a, dtype=np.float64)
+
+
+def _falls(log_rho: Real, top: Real, sigma: float, rungs: _Rungs) -> tuple[Real, Real]:
+    """log of the integrand in t relative to its value at X₂, and a(b), at every ρ and node."""
+    a = larger_root(rungs.stretch - log_rho[:, None])
+    return sigma**2 * (a * rungs.b_cot - 0.5 * (a * a - rungs.b**2) - top[:, None]) + rungs.fall, a
+
+
+def _ends(log_rho: Real, sigma: float) -> Indices:
+    """The rung at which each descent has dropped for good.
+
+    It comes sooner the smaller ρ is, so it is looked for at a few ρ and taken from the larger of the two around.
+    """
+    some = np.linspace(float(log_rho.min()), float(log_rho.max()), min(len(log_rho), 12))
+    x2 = larger_root(-some)
+    gone = _falls(some, x2 - 0.5 * x2 * x2, sigma, _rungs(0))[0] < -_DECAY
+    rung = np.maximum.accumulate(gone.argmax(axis=1))
+    return rung[np.minimum(np.searchsorted(some, log_rho), len(some) - 1)]
 
 
 def _descent(log_rho: Real, sigma: float, nodes: int) -> tuple[Real, Real, Real]:
     """(log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
     x2 = larger_root(-log_rho)
     top = x2 - 0.5 * x2 * x2
-
-    def exponent(t: Real, log_rho: Real, top: Real) -> tuple[Real, Real]:
-        sinh, cosh = np.sinh(t), np.cosh(t)
-        b = 2.0 * np.arctan(sinh)
-        cot = (1.0 - sinh * sinh) / (2.0 * sinh)
-        a = larger_root(-log_rho + np.log(b * cosh * cosh / (2.0 * sinh)))
-        fall = sigma**2 * (a * b * cot - 0.5 * (a * a - b * b) - top) + np.log(2.0 / cosh)
-        return fall, np.where(a > 1.0, (1.0 / b - cot) * a / (a - 1.0), 0.0)  # and da/db
-
-    ladder = exponent(_LADDER[None, :], log_rho[:, None], top[:, None])[0] < -_DECAY
-    high = _LADDER[ladder.argmax(axis=1)]
-    v, w = _half_gauss(nodes)
-    t = high[:, None] * (v * v)[None, :]
-    fall, slope = exponent(t, log_rho[:, None], top[:, None])
-    terms = np.exp(fall) * (2.0 * v * w)[None, :] * high[:, None]
+    rungs = _rungs(nodes)[_ends(log_rho, sigma)]
+    fall, a = _falls(log_rho, top, sigma, rungs)
+    terms = np.exp(fall) * rungs.weight
     scale = sigma**2 * top + np.log(sigma) - _LOG_ROOT_TAU
+    # da/db = (1/b − cot b)·a/(a − 1)
+    slope = rungs.turn * np.where(a > 1.0, a / (a - 1.0), 0.0)
     return scale, terms.sum(axis=1), (terms * slope).sum(axis=1)
 
 
-def _along_axis(r: Real, s: float, end: Real, shift: Real, form: NDArray[np.int_], refine: float) -> Real:
-    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`: panels common to all r, and a last one of its own."""
+def _form(kind: int, rate: Real, x: Real, s: float, shift: Real) -> Real:
+    """φ(x) times e^{rZ} less what the form takes off: a scale (0), 1 (1), or 1 + r(Z − 1) after centring (2)."""
+    log_z, log_phi = s * x - 0.5 * s * s, -0.5 * x * x - _LOG_ROOT_TAU
+    if kind == 2:
+        return np.asarray(second_remainder(-rate * np.expm1(log_z)) * np.exp(log_phi))
+    if kind == 1:
+        return np.asarray(np.expm1(rate * np.exp(log_z)) * np.exp(log_phi))
+    return np.asarray(np.exp(rate * np.exp(log_z) + log_phi - shift))
+
+
+def _to_nothing(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
+    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`, where it has dropped to nothing.
+
+    On Im x = ±a the integrand is at most e^{a²/2} times what it is with |Z| for Z on the axis, however large a is,
+    so the trapezoidal rule errs by min_a e^{a²/2 − 2πa/h} = e^{−2π²/h²} whatever s is.
+    """
+    step = _STEP / refine
+    x = step * np.arange(np.floor(-REACH / step), np.ceil(float(end.max()) / step) + 1.0)
+    f = _form(kind, r[:, None], x, s, shift[:, None])
+    # what lies beyond the end may be infinite
+    return np.asarray(step * np.where(x <= end[:, None], f, 0.0).sum(axis=1))
+
+
+def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
+    """The same up to an `end` at which the integrand does not vanish: Gauss–Legendre on panels of each r's own."""
     x16, w16 = _half_gauss(16)
-    panel = min(2.0, 2.0 / s) / refine
-    whole = np.maximum(((end + REACH) / panel).astype(int), 0)
-    total = np.zeros_like(r)
-    count = int(whole.max())
-    common = (-REACH + panel * (np.arange(count)[:, None] + x16[None, :])).ravel()
-    inside = np.repeat(np.arange(count), 16)[None, :] < whole[:, None]
-    last = -REACH + panel * whole
-    own = last[:, None] + (end - last)[:, None] * x16[None, :]
-    for x, weight, mask in (
-        (common[None, :], np.tile(w16 * panel, count)[None, :], inside),
-        (own, (end - last)[:, None] * w16[None, :], None),
-    ):
-        log_phi = -0.5 * x * x - _LOG_ROOT_TAU
-        log_z = s * x - 0.5 * s * s
-        for kind in (0, 1, 2):
-            rows = form == kind
-            if not rows.any():
-                continue
-            mine = rows if len(x) > 1 else slice(None)  # the common nodes are one row
-            rate, log_f, w = r[rows, None], log_phi[mine], weight[mine]
-            if kind == 2:
-                f = second_remainder(-rate * np.expm1(log_z[mine])) * (np.exp(log_f) * w)
-            elif kind == 1:
-                f = np.expm1(rate * np.exp(log_z[mine])) * (np.exp(log_f) * w)
-            else:
-                f = np.exp(rate * np.exp(log_z[mine]) + log_f - shift[rows, None]) * w
-            total[rows] += (f if mask is None else np.where(mask[rows], f, 0.0)).sum(axis=1)
-    return total
+    count = max(int(np.ceil((float(end.max()) + REACH) / min(2.0, 5.0 / s) * refine)), 1)
+    span = np.maximum(end + REACH, 0.0)
+    x = -REACH + span[:, None] * ((np.arange(count)[:, None] + x16) / count).ravel()
+    return span * (_form(kind, r[:, None], x, s, shift[:, None]) @ np.tile(w16 / count, count))
 
 
 def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
@@ -131,10 +186,11 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     s = 1.0 / sigma
     log_rho = log_r - 2.0 * np.log(sigma) - 0.5 * s * s
     r = np.exp(log_r)
-    x1 = -lambertw(-np.exp(log_rho), 0).real
+    x1 = _smaller_root(log_rho)
     x2 = larger_root(-log_rho)
-    scale, minus_imaginary, real = _descent(log_rho, sigma, round(48 * refine))
-    _, coarse, _ = _descent(log_rho, sigma, round(32 * refine))
+    scale, minus_imaginary, real = _descent(
+        log_rho, sigma, round(_DESCENT * refine * (1.0 if sigma > 0.15 else 1.5))
+    )
 
     spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
     centred = (r * spread < 1.5) if s < 2.5 else np.zeros(r.shape, dtype=bool)
@@ -148,13 +204,24 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
     far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
     # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of it
-    least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, np.minimum(log_r, 0.0), shift))
+    # e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1
+    early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
+    small = np.minimum(log_r, 0.5 * s * s) - 0.5 * (early / s) ** 2
+    least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, small, shift))
     end = sigma * x2
     for more in (6.0, 3.0, 1.5, 0.0):
         growth = np.exp(np.minimum(log_r + s * (far + more) - 0.5 * s * s, 700.0)) - np.where(centred, r, 0.0)
         steep = (growth - 0.5 * (far + more) ** 2 < least - _DECAY) | (~plain & (growth < 1.0))
         end = np.where(steep, np.minimum(sigma * x2, far + more), end)
-    axis = _along_axis(r, s, end, shift, np.where(centred, 2, np.where(near_one, 1, 0)), refine)
+    growth = np.exp(np.minimum(log_r + s * end - 0.5 * s * s, 700.0)) - np.where(centred, r, 0.0)
+    gone = (growth - 0.5 * end * end < least - _DECAY) | (end < sigma * x2)
+    form = np.where(centred, 2, np.where(near_one, 1, 0))
+    axis = np.empty_like(r)
+    for integral, some in ((_to_nothing, gone), (_to_saddle, ~gone)):
+        for kind in (0, 1, 2):
+            rows = some & (form == kind)
+            if rows.any():
+                axis[rows] = integral(kind, r[rows], s, end[rows], shift[rows], refine)
 
     # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins if the axis reached X₂
     reached = end >= sigma * x2
@@ -171,8 +238,4 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
     with np.errstate(divide="ignore", invalid="ignore"):
         log_phase = np.where(ratio < 1e-9, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
-    distance = np.abs(
-        coarse / minus_imaginary - 1.0
-    )  # 48 against 32 nodes: geometric, so a power of 1.5; 1.25 is used
-    error = np.minimum((8.0 * distance) ** 1.25, distance)
-    return CutValues(modulus, log_phase, centred, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, error, np.inf))
+    return CutValues(modulus, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, log_phase, np.nan), centred)

@@ -1,38 +1,36 @@
-"""The exact privacy curve of one epoch of balls-and-bins, by Laplace inversion (DESIGN.md §3).
+"""The exact privacy curve of one epoch of balls-and-bins, by Laplace inversion (docs/accounting.md).
 
 Under Q the privacy loss is log S, S = (Z₁+…+Z_T)/T, so (theorem "bnb-dominating-pair" of the paper)
 
     δ_remove(ε) = E[(S − e^ε)₊]  (a call),        δ_add(ε) = e^ε E[(e^{−ε} − S)₊]  (a put).
 
-For every ε the cheapest contour whose own error estimate is small enough is used: nodes shared along the cut, then
-parity with a put, then a lift off the cut. Contours are kept, so later questions to the same curve are cheap.
+`Options` has the values of both with their errors; here are ε instead of strikes, unfinished epochs, interpolation
+where many ε are asked for, and what is known where δ is so small that nobody asks for its digits.
 """
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal, localcontext
 from functools import partial
 
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.call import CutLattice, LiftContour
-from ballsbins.accounting.balls_and_bins.laplace import Flags, Indices
-from ballsbins.accounting.balls_and_bins.put import PutContour
+from ballsbins.accounting.balls_and_bins.laplace import Flags
+from ballsbins.accounting.balls_and_bins.options import DEEP, GOAL, Options
+from ballsbins.accounting.balls_and_bins.sketch import log_call
 from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
 from ballsbins.accounting.interpolate import Interpolant
 
-GOAL = 1e-10  # relative error of δ at which no better contour is looked for
-_FLOOR = 1e-13  # never claim less than this
-_MOST_CONTOURS = 200
+_FLOOR = 1e-13  # never claim a smaller relative error of δ than this
+_POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound
 _FEW = 8  # so many points are all followed as deep as they are
 _DENSE = 200  # more points than this are interpolated
-_LARGEST_LOG_K = 700.0
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
-_DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
+_BETWEEN = 0.5 * (DEEP + _SHALLOW)
+_LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
 
 
 class ExactCurve:
@@ -45,18 +43,12 @@ class ExactCurve:
         """`kinds`: (number of bins, noise multiplier) of the bins visited; `steps`: T if more bins were to come."""
         self.basket = Basket(kinds)
         self.steps = self.basket.size if steps is None else steps
+        self._options = Options(self.basket)
         self._interpolants = {
             way: Interpolant(partial(self._directly, direction=way), 0.1 * GOAL) for way in DIRECTIONS
         }
-        self._deep: dict[
-            Direction, tuple[float, float]
-        ] = {}  # an ε beyond which log δ < _SHALLOW, and log δ there
-        self._lattices: list[CutLattice] = []
-        self._broad: list[
-            tuple[float, float, CutLattice]
-        ] = []  # those that cover all strikes of a range of log K
-        self._puts: list[PutContour] = []
-        self._lifts: list[LiftContour] = []
+        # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
+        self._end: tuple[float, float] | None = None
 
     @property
     def deviation(self) -> float:
@@ -70,57 +62,81 @@ class ExactCurve:
         return float(np.clip((8.0 if self.basket.smallest_sigma < 0.7 else 5.0) * self.deviation, 1e-9, 1.0))
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε)."""
+        """Bounds on log δ(ε).
+
+        Where no contour resolves δ only an upper bound is known, and the answer says so: for ε ≥ 0 `lower` is −∞ and
+        `value` is `upper`; for ε < 0 `lower` is log(1 − e^ε), which always holds. `capped` tells these points. They
+        are deep: log δ is below −700, or σ is at the end of its range.
+        """
         epsilon = np.asarray(epsilon, dtype=np.float64)
         value, error = np.empty(epsilon.shape), np.empty(epsilon.shape)
         negative = epsilon < 0.0
+        size, signed = np.abs(epsilon), bool(negative.any())
         # Exponents far outside of the doubles are met on purpose (a path is tried and found useless): no warnings,
         # and an estimate that is not a number counts as no estimate.
         with np.errstate(all="ignore"):
             for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
                 if rows.any():
-                    value[rows], error[rows] = self._positive(np.abs(epsilon[rows]), way)
+                    value[rows], error[rows] = self._positive(size[rows], way)
             known = np.isfinite(error)
             bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
-            floor = np.where(negative, np.log(-np.expm1(epsilon)), -np.inf)  # δ(ε) ≥ 1 − e^ε
-            # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
-            ceiling = below_zero(
-                epsilon, *log_hockey_stick(np.abs(epsilon), 1.0 / self.basket.smallest_sigma)
-            ).upper
-        upper = np.minimum(bounds.upper, ceiling)
+            upper, floor = bounds.upper, np.full(epsilon.shape, -np.inf)
+            if signed:
+                floor[negative] = np.log(-np.expm1(epsilon[negative]))  # δ(ε) ≥ 1 − e^ε
+            poor = error > _POOR
+            if poor.any():
+                # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
+                gauss = log_hockey_stick(size[poor], 1.0 / self.basket.smallest_sigma)
+                upper[poor] = np.minimum(upper[poor], below_zero(epsilon[poor], *gauss).upper)
         lower = np.minimum(np.where(known, bounds.lower, floor), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
-    def _cap(self, epsilon: Array, direction: Direction, value: Array, error: Array) -> None:
-        """Where no contour served (δ below about e^−800), put an upper bound in place of the value.
+    def capped(self, epsilon: Array, direction: Direction) -> Flags:
+        """Where `log_delta` knows an upper bound only."""
+        size = np.abs(np.asarray(epsilon, dtype=np.float64))
+        found = np.zeros(size.shape, dtype=bool)
+        for rows, way in ((epsilon >= 0.0, direction), (epsilon < 0.0, REMOVE if direction == ADD else ADD)):
+            if np.any(rows):
+                with np.errstate(all="ignore"):
+                    found[rows] = np.isposinf(self._positive(size[rows], way)[1])
+        return found
 
-        δ(ε) ≤ δ(ε′) for ε′ < ε.
-        """
-        unknown = ~np.isfinite(error)
-        if not unknown.any():
-            return
-        reach, ceiling = self._deep.get(direction, (np.inf, 0.0))
-        least, searches = 0.0, 3
-        for row in np.argsort(epsilon, kind="stable"):
-            if not unknown[row]:
-                least = min(least, float(value[row] + error[row]))
-                continue
-            if epsilon[row] > reach:
-                least = min(least, ceiling)
-            if least >= _DEEP and searches > 0:
-                searches -= 1
-                nearer = min(
-                    0.8 * float(epsilon[row]), 40.0 * self.deviation
-                )  # 40 standard deviations of the loss
-                for power in range(8):
-                    log, width = self._directly(np.array([nearer * 0.6**power]), direction)
-                    if np.isfinite(width[0]):
-                        least = min(least, float(log[0] + width[0]))
-                        break
-            value[row] = least
+    def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
+        """About where δ(ε) = e^{log_deltas}, often to three digits: a good place to start a search."""
+        part = self.basket.size / self.steps
+        targets = np.asarray(log_deltas, dtype=np.float64) - np.log(part)
+        with np.errstate(all="ignore"):
+            if direction == ADD:
+                strikes, log = self._options.sketch.strikes(0.0, float(targets.min()) - 700.0)
+                epsilon = -np.log1p(part * strikes.k_minus_1)
+                if part == 1.0:
+                    epsilon = np.where(strikes.k < 0.5, -np.log(strikes.k), epsilon)
+                rows = (epsilon > 0.0) & np.isfinite(epsilon)
+                return _inverse(epsilon[rows], (log + epsilon)[rows], targets)
+            low, high = _LEAST_ROUGH, _LARGEST_ROUGH
+            for count in (24, 8 + min(len(targets), 40)):
+                epsilon = np.exp(np.linspace(np.log(low), np.log(high), count))
+                log = np.minimum.accumulate(log_call(self.basket, np.expm1(epsilon) / part))
+                first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
+                low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
+            return _inverse(epsilon, log, targets)
+
+    def log_upper(self, epsilon: Array, direction: Direction) -> Array:
+        """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp: Chernoff's (add only), or δ_B ≤ δ_D."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        with np.errstate(all="ignore"):
+            gauss, error = log_hockey_stick(epsilon, 1.0 / self.basket.smallest_sigma)
+            if direction == REMOVE:
+                return np.asarray(gauss + error)
+            bound = np.full(epsilon.shape, -np.inf)
+            rows = ~self._vanishes(epsilon, direction)
+            if rows.any():
+                strikes, log_part = self._strikes(epsilon[rows], direction)
+                bound[rows] = self._options.sketch.log_bound(strikes) + epsilon[rows] + log_part
+            return np.asarray(np.minimum(bound, gauss + error))
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error (∞: only an upper bound is known) for ε ≥ 0, interpolated if they are many."""
+        """log δ and its absolute error (∞: the value is only an upper bound) for ε ≥ 0; many are interpolated."""
         if epsilon.size <= _FEW:
             value, error = self._directly(epsilon, direction)
         else:
@@ -129,69 +145,104 @@ class ExactCurve:
             value[nil], error[nil] = -np.inf, 0.0
             rows = ~nil
             if rows.any():
-                rows &= epsilon <= self._shallow(
-                    float(epsilon[rows].min()), float(epsilon[rows].max()), direction
-                )
+                rows &= epsilon <= self._reach(float(epsilon[rows].max()), direction)
+            if rows.any():
                 directly = partial(self._directly, direction=direction)
                 method = self._interpolants[direction] if rows.sum() > _DENSE else directly
                 value[rows], error[rows] = method(epsilon[rows])
-        self._cap(epsilon, direction, value, error)
+        unknown = np.isposinf(error)
+        if unknown.any():
+            value[unknown] = self._cap(
+                epsilon[unknown], direction, epsilon[~unknown], (value + error)[~unknown]
+            )
         return value, error
 
-    def _shallow(self, low: float, high: float, direction: Direction) -> float:
-        """An ε up to which to interpolate: `high`, or one at which log δ lies between _DEEP and _SHALLOW."""
-        if direction in self._deep:
-            return self._deep[direction][0]
-
-        def probe(epsilon: float) -> tuple[float, float]:
-            log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), direction))
-            return (log, log + width) if np.isfinite(width) else (-np.inf, 0.0)
-
-        at_far, _ = probe(high)
-        if at_far >= _DEEP:
+    def _reach(self, high: float, direction: Direction) -> float:
+        """An ε up to which to compute: `high`, or one at which log δ lies between DEEP and _SHALLOW."""
+        if direction == REMOVE:
+            return min(high, self._last_call()[0])
+        if self.log_upper(np.array([high]), ADD)[0] >= _BETWEEN:
             return high
-        near, at_near, ceiling, far = max(min(low, self.deviation), 1e-12), 0.0, 0.0, high
-        # −log δ is about a power of ε: interpolate in logarithms, but halve in between in case it is not
-        for attempt in range(60):
-            if at_near <= _SHALLOW or far <= (1.0 + 1e-14) * near:
-                break
-            share = 0.5
-            if attempt % 2 == 0 and at_near < -1.0 and np.isfinite(at_far):
-                share = float(np.clip(np.log(-775.0 / at_near) / np.log(at_far / at_near), 0.05, 0.95))
-            middle = near * (far / near) ** share
-            found, upper = probe(middle)
-            if found >= _DEEP:
-                near, at_near, ceiling = middle, found, upper
-            else:
-                far, at_far = middle, found
-        self._deep[direction] = near, ceiling
-        return near
+        # the bound is a few units above log δ, and falls with it
+        low = 0.0
+        for _ in range(5):
+            points = np.linspace(low, high, 18)[1:]
+            first = int((self.log_upper(points, ADD) < _BETWEEN).argmax())
+            low, high = float(points[first - 1]) if first > 0 else low, float(points[first])
+        return high
+
+    def _last_call(self) -> tuple[float, float]:
+        """An ε at which log δ lies between DEEP and _SHALLOW or so, and an upper bound on log δ there and beyond."""
+        if self._end is None:
+            epsilon = float(self.rough_epsilon(np.array([_BETWEEN]), REMOVE)[0])
+            self._end = epsilon, 0.0
+            for _ in range(12):
+                log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), REMOVE))
+                if np.isfinite(width):
+                    self._end = epsilon, log + width
+                    if log >= DEEP:
+                        break
+                epsilon *= 0.97 if np.isfinite(width) else 0.8
+        return self._end
+
+    def _cap(self, epsilon: Array, direction: Direction, known: Array, above: Array) -> Array:
+        """An upper bound on log δ where no contour serves: what holds everywhere, and δ(ε) ≤ δ(ε′) for ε′ < ε."""
+        bound = self.log_upper(epsilon, direction)
+        if known.size:
+            order = np.argsort(known)
+            least = np.minimum.accumulate(above[order])
+            before = np.searchsorted(known[order], epsilon)
+            bound = np.minimum(bound, np.where(before > 0, least[np.maximum(before - 1, 0)], 0.0))
+        high = bound >= DEEP
+        if high.any() and direction == REMOVE:
+            end, there = self._last_call()
+            bound = np.where(epsilon >= end, np.minimum(bound, there), bound)
+            high = bound >= DEEP
+        if high.any():
+            # not deep, and yet out of reach: some ε′ before it may not be
+            first = float(epsilon[high].min())
+            for share in (0.9, 0.7, 0.5, 0.3):
+                log, width = self._directly(np.array([share * first]), direction)
+                if np.isfinite(width[0]):
+                    bound = np.where(epsilon >= first, np.minimum(bound, log[0] + width[0]), bound)
+                    break
+        return np.minimum(bound, 0.0)
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error for ε ≥ 0.
-
-        After t of T steps S = 1 − t/T + (t/T)·S_t, so K − 1 is stretched by T/t and the value shrinks by t/T.
-        """
-        sign = 1.0 if direction == REMOVE else -1.0
-        k_minus_1 = np.expm1(sign * epsilon)
-        k = np.exp(sign * epsilon)
-        part = self.basket.size / self.steps
-        if self.basket.size < self.steps:
-            k_minus_1 = k_minus_1 / part
-            k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
+        """log δ and its absolute error (∞: unknown) for ε ≥ 0."""
         value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         possible = ~self._vanishes(epsilon, direction)
         if possible.any():
-            strikes = Strikes(k[possible], k_minus_1[possible])
-            found = self._options(strikes, call=direction == REMOVE)
-            value[possible], width[possible] = found.log, found.error
-            if part < 1.0 and direction == ADD:  # K has a few roundings: see what they do
-                ends = [self._options(strikes.scaled(by), call=False).log for by in (-(2.0**-50), 2.0**-50)]
+            strikes, log_part = self._strikes(epsilon[possible], direction)
+            found = self._value(strikes, direction)
+            value[possible], width[possible] = found.log + log_part, found.error
+            if log_part < 0.0 and direction == ADD:  # K has a few roundings: see what they do
+                ends = [self._value(strikes.scaled(by), direction).log for by in (-(2.0**-50), 2.0**-50)]
                 width[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
-        log = value + np.log(part) + (0.0 if direction == REMOVE else epsilon)
+        log = value if direction == REMOVE else value + epsilon
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
         # an estimate that is not even near is none
         return np.minimum(log, 0.0), np.where(width < 0.1, np.log1p(width) + floor, np.inf)
+
+    def _strikes(self, epsilon: Array, direction: Direction) -> tuple[Strikes, float]:
+        """The strikes of a call or put on the bins visited, and the logarithm of what to multiply its value by.
+
+        After t of T steps S = 1 − t/T + (t/T)·S_t, so K − 1 is stretched by T/t and the value shrinks by t/T.
+        """
+        signed = epsilon if direction == REMOVE else -epsilon
+        if self.basket.size == self.steps:
+            return Strikes.from_log(signed), 0.0
+        part = self.basket.size / self.steps
+        k_minus_1 = np.expm1(signed) / part
+        k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
+        return Strikes(k, k_minus_1), float(np.log(part))
+
+    def _value(self, strikes: Strikes, direction: Direction) -> Estimate:
+        if self.basket.size == 1:
+            log_k = np.log1p(strikes.k_minus_1) if direction == REMOVE else -np.log(strikes.k)
+            log, error = log_hockey_stick(np.abs(log_k), 1.0 / self.basket.smallest_sigma)
+            return Estimate(log if direction == REMOVE else log - log_k, error, np.zeros_like(error))
+        return self._options.call(strikes) if direction == REMOVE else self._options.put(strikes)
 
     def _vanishes(self, epsilon: Array, direction: Direction) -> Flags:
         """Where δ = 0 exactly: S never falls below 1 − t/T."""
@@ -209,145 +260,16 @@ class ExactCurve:
             low = float(exact - Decimal(high))
         return np.asarray(np.expm1((high - epsilon) + low) * (rest / t), dtype=np.float64)
 
-    def _options(self, strikes: Strikes, *, call: bool) -> Estimate:
-        if self.basket.size == 1:
-            log_k = np.log1p(strikes.k_minus_1) if call else -np.log(strikes.k)
-            log, error = log_hockey_stick(np.abs(log_k), 1.0 / self.basket.smallest_sigma)
-            return Estimate(log if call else log + np.log(strikes.k), error, np.zeros_like(error))
-        return self._call(strikes) if call else self._put(strikes)
 
-    def _put(self, strikes: Strikes, goal: float = GOAL) -> Estimate:
-        best = Estimate.nothing(strikes)
-        for contour in reversed(self._puts):
-            rows = np.flatnonzero(best.error > goal)
-            if len(rows) == 0:
-                return best
-            _improve(best, contour(strikes[rows]), rows)
-        open_ = np.ones(strikes.k.shape, dtype=bool)
-        for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error, open_, goal)
-            if worst is None:
-                break
-            k = float(strikes.k[worst])
-            for step in (0.07, 0.035, 0.0175):
-                nearest = min(self._puts, key=lambda put: abs(math.log(put.k / k)), default=None)
-                guess = None if nearest is None else nearest.saddle
-                contour = PutContour(self.basket, strikes[worst : worst + 1], step, guess)
-                self._puts.append(contour)
-                found = contour(strikes)
-                _improve(best, found)
-                if best.error[worst] <= goal or _rounded(found, worst):
-                    break
-                if best.log[worst] < _DEEP and best.error[worst] < 0.5:
-                    break
-            open_[worst] = False
-            deep = (best.log < _DEEP) & (best.error < 0.5)
-            if deep.any():
-                open_ &= strikes.k > strikes.k[deep].max()
-        return best
-
-    def _call(self, strikes: Strikes) -> Estimate:
-        if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
-            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
-        best = Estimate.nothing(strikes)
-        known: list[CutLattice | LiftContour | PutContour] = [*self._puts, *self._lifts, *self._lattices]
-        for contour in reversed(known):
-            rows = np.flatnonzero(best.error > GOAL)
-            if len(rows) == 0:
-                return best
-            found = contour(strikes[rows])
-            _improve(
-                best, _by_parity(strikes[rows], found) if isinstance(contour, PutContour) else found, rows
-            )
-        rows = np.flatnonzero(best.error > GOAL)
-        if len(rows) > 0:
-            _improve(best, self._build_for(strikes[rows]), rows)
-        return best
-
-    def _build_for(self, strikes: Strikes) -> Estimate:
-        """New contours for calls that no earlier one serves: along the cut, by parity, then off the cut."""
-        best = Estimate.nothing(strikes)
-        leave, lattice = self._on_lattice(strikes, best)
-        for goal in (1e-6, 1e-13):  # first roughly, to see where parity leaves any digits
-            rows = np.flatnonzero(best.error > GOAL)
-            if len(rows) == 0:
-                return best
-            found = _by_parity(strikes[rows], self._put(strikes[rows], goal))
-            _improve(best, found, rows)
-            if not (found.error < 0.5).any():
-                break
-        open_ = np.ones(strikes.k.shape, dtype=bool)
-        for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error, open_)
-            if worst is None:
-                break
-            for shift in (0.0, -0.7, 0.7, 0.2):
-                self._lift(strikes, worst, best, leave[worst] + shift, lattice)
-                if best.error[worst] <= 10.0 * GOAL or (best.log[worst] < _DEEP and best.error[worst] < 0.5):
-                    break
-            open_[worst] = False
-            deep = (best.log < _DEEP) & (best.error < 0.5)
-            if deep.any():
-                open_ &= strikes.k < strikes.k[deep].min()
-        return best
-
-    def _lift(self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice) -> None:
-        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help."""
-        for fineness in (1.0, 2.0, 4.0):
-            contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
-            self._lifts.append(contour)
-            found = contour(strikes)
-            _improve(best, found)
-            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
-                break
-
-    def _on_lattice(self, strikes: Strikes, best: Estimate) -> tuple[Array, CutLattice]:
-        """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
-        log_k = np.log1p(strikes.k_minus_1)
-        least, most = float(log_k.min()), float(log_k.max())
-        lattice = next((known for low, high, known in self._broad if low <= least and most <= high), None)
-        if lattice is None:
-            low, high = 0.4 * least, min(2.5 * most, _LARGEST_LOG_K)
-            lattice = CutLattice.covering(self.basket, Strikes.from_log(np.array([low, high])))
-            self._broad.append((low, high, lattice))
-            self._lattices.append(lattice)
-        found, open_, leave = lattice.explore(strikes)
-        _improve(best, found)
-        for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error, open_ & (best.rough > 0.3 * best.error))
-            if worst is None:
-                break
-            self._lattices.append(lattice.zoomed(strikes[worst : worst + 1]))
-            _improve(best, self._lattices[-1](strikes))
-            open_[worst] = False
-        return leave, lattice
-
-
-def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
-    """call = put − (K − 1), as good as the digits that are left."""
-    size = np.exp(put.log)
-    value = size - strikes.k_minus_1
-    good = value > 1e-6 * size
-    loss = size / value
-    return Estimate(np.log(np.where(good, value, 1.0)), (put.error + 4e-16) * loss, put.rough * loss).where(
-        good
-    )
-
-
-def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
-    """Take over what is better; `new` is for the given rows only."""
-    where = np.arange(len(best.error)) if rows is None else rows
-    wins = new.error < best.error[where]
-    taken = where[wins]
-    best.log[taken], best.error[taken], best.rough[taken] = new.log[wins], new.error[wins], new.rough[wins]
-
-
-def _next(error: Array, open_: Flags, goal: float = GOAL) -> int | None:
-    """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
-    rows = np.flatnonzero(open_ & (error > goal))
-    return None if len(rows) == 0 else int(rows[len(rows) // 2])
-
-
-def _rounded(found: Estimate, row: int) -> bool:
-    """Whether rounding is most of the error, so that more nodes would not help."""
-    return bool(np.isfinite(found.error[row]) and found.rough[row] < 0.3 * found.error[row])
+def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
+    """ε at some values of a decreasing log δ given at increasing ε; 0 or the last ε where out of range."""
+    if epsilon.size < 4:
+        return np.zeros(targets.shape)
+    # a cubic through the four points around
+    first = np.clip(np.searchsorted(-log, -targets) - 2, 0, epsilon.size - 4)
+    window = first[:, None] + np.arange(4)
+    x, y = log[window] - targets[:, None], epsilon[window]
+    gap = x[:, :, None] - x[:, None, :] + np.eye(4)
+    weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -x[:, None, :]) / gap, axis=2)
+    found = np.clip((weight * y).sum(axis=1), y[:, 0], y[:, 3])
+    return np.where(targets >= log[0], 0.0, np.where(np.isfinite(found), found, epsilon[-1]))

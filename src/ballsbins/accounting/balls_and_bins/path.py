@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.laplace import Complex, Real
-from ballsbins.accounting.balls_and_bins.sums import DROP, Estimate, Nodes, Strikes, drift_of
+from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Real
+from ballsbins.accounting.balls_and_bins.sums import DROP, Nodes, Strikes, drift_of, worst
 
 # Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
 # exponent's curvature in log ω is large); bends hasten slow decay.
@@ -52,7 +52,9 @@ def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace |
     u, omega, transform, plain = np.empty(0), np.empty(0, complex), np.empty(0, complex), np.empty(0)
     sizes = np.empty(0)
     while len(u) * step < 40.0:
-        chunk = int(np.ceil((3.2 if len(u) == 0 else 1.6) / step))  # a Gaussian has dropped by 3.1
+        chunk = int(
+            np.ceil((3.7 if len(u) == 0 else 1.6) / step)
+        )  # a Gaussian has dropped by 3.1, most by 3.6
         more = step * np.arange(len(u), len(u) + chunk, dtype=np.float64)
         at, derivative = path(more)
         found, uncentred = basket.exponent(at)
@@ -100,17 +102,11 @@ def weighted(basket: Basket, trace: Trace, log_du: Real, probes: int = 7) -> Nod
     return Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner)
 
 
-def worst(gap: Real) -> float:
-    """The largest of some errors; 0/0 counts as none, no number at all as infinite."""
-    known = gap[~np.isnan(gap)]
-    return float(known.max()) if known.size else np.inf
-
-
 def _unwound(difference: Complex) -> Complex:
     turns = np.round(difference.imag / (2.0 * np.pi))
     return difference - 2j * np.pi * turns
 
 
-def near_only(estimate: Estimate, strikes: Strikes, k: float, scale: float) -> Estimate:
-    """Keep only strikes within a few standard deviations: farther off the nodes do not resolve the phase."""
-    return estimate.where(scale * np.abs(strikes.k - k) < 7.0)
+def near(strikes: Strikes, k: float, scale: float) -> Flags:
+    """Which strikes are within a few standard deviations: farther off the nodes do not resolve the phase."""
+    return np.asarray(scale * np.abs(strikes.k - k) < 7.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.path import best_trace, near_only, weighted
+from ballsbins.accounting.balls_and_bins.laplace import Flags
+from ballsbins.accounting.balls_and_bins.path import best_trace, near, weighted
 from ballsbins.accounting.balls_and_bins.sums import (
     Estimate,
     Strikes,
@@ -15,7 +16,7 @@ from ballsbins.accounting.balls_and_bins.sums import (
     trapezoidal_error,
 )
 
-_LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
+LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
 
 
 class PutContour:
@@ -43,7 +44,11 @@ class PutContour:
         scale, parts, slack = slope_sum(exponent, load, self.nodes)
         sums = halved(parts)
         found = estimate_of(scale, sums[0], slack, trapezoidal_error(*sums))
-        return near_only(found, strikes, self.k, self.basket.size * self.width)
+        return found.where(self.near(strikes))
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve."""
+        return near(strikes, self.k, self.basket.size * self.width if self.usable else np.inf)
 
 
 def put_saddle(basket: Basket, k: float, k_minus_1: float, guess: float | None = None) -> tuple[float, float]:
@@ -52,11 +57,11 @@ def put_saddle(basket: Basket, k: float, k_minus_1: float, guess: float | None =
 
     def slope(log_c: float) -> tuple[float, float]:
         c = float(np.exp(log_c))
-        mean, gap, variance = basket.tilted(c)
+        _, _, mean, gap, variance = (float(part[0]) for part in basket.on_axis(np.array([c])))
         gradient = (t * c * k - mean if k < 0.5 else t * c * k_minus_1 + gap) - 2.0
         return gradient, gradient + 2.0 + variance
 
-    low, high = float(np.log(2.0 / t) - np.log(k)), _LARGEST_LOG_SADDLE  # the mean is not negative
+    low, high = float(np.log(2.0 / t) - np.log(k)), LARGEST_LOG_SADDLE  # the mean is not negative
     if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
         variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
         b = t * k_minus_1

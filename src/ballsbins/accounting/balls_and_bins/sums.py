@@ -1,7 +1,7 @@
 """Sums over a fixed set of quadrature nodes, for many strikes K at once, with the error they make.
 
     put(K)  = E[(K−S)₊] = (1/π) Im ∫ exp(ωTK + Σ log L(ω)) / (T ω²) dω      over the upper half of a path right of 0,
-    call(K) = E[(S−K)₊] = (1/π) ∫ exp(…at −r) sin(phase) / (T r²) dr + (1/π) Im ∫_lift …          (DESIGN.md §3).
+    call(K) = E[(S−K)₊] = (1/π) ∫ exp(…at −r) sin(phase) / (T r²) dr + (1/π) Im ∫_lift …        (docs/accounting.md).
 
 Neither the nodes nor the transform depend on K, so a curve pays for its transform once. A contour is built for one
 strike and serves its neighbours as far as its own error estimate says.
@@ -106,15 +106,19 @@ def halved(parts: Real) -> tuple[Real, Real, Real]:
     return parts.sum(axis=1), 2.0 * parts[:, ::2].sum(axis=1), 4.0 * parts[:, ::4].sum(axis=1)
 
 
-def trapezoidal_error(fine: Real, coarse: Real, coarser: Real) -> Real:
+def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | None = None) -> Real:
     """Relative error of the trapezoidal rule, from its distances to those with twice and four times the step.
 
     It converges geometrically: halving the step squares the error, so the two distances obey d ≈ d₄²/4 (as they are
-    seen to). An accidental agreement of two of the three sums is thus found out by the third. The error of the
-    finest would be about d²; 1.4 is used as the power.
+    seen to). An accidental agreement of two of the three sums is thus found out by the third, and two sums with four
+    times the step, shifted by a quarter of it, do not both agree by accident. The error of the finest would be about
+    d²; 1.4 is used as the power.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        d = np.maximum(np.abs(coarse / fine - 1.0), 0.25 * (coarser / fine - 1.0) ** 2)
+        square = (coarser / fine - 1.0) ** 2
+        if shifted is not None:
+            square = square + (shifted / fine - 1.0) ** 2
+        d = np.maximum(np.abs(coarse / fine - 1.0), 0.25 * square)
     return np.asarray(
         np.where(d < 1e-2, np.minimum((8.0 * d) ** 1.4, d), np.maximum(d, 1.0)), dtype=np.float64
     )
@@ -128,6 +132,12 @@ def gauss_error(fine: Real, coarse: Real) -> Real:
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.abs(coarse / fine - 1.0)
     return np.where(d < 1e-4, np.minimum((8.0 * d) ** 1.25, d), np.maximum(d, 1.0))
+
+
+def worst(gap: Real) -> float:
+    """The largest of some errors; 0/0 counts as none, no number at all as infinite."""
+    known = gap[~np.isnan(gap)]
+    return float(known.max()) if known.size else np.inf
 
 
 def estimate_of(scale: Real, total: Real, slack: Real, rough: Real) -> Estimate:

@@ -1,0 +1,203 @@
+"""Calls and puts on a basket: for every strike the cheapest contour whose own error estimate is small enough.
+
+Contours serve a neighbourhood of the strike they were built for and are kept, so later questions are cheap. A call
+has three: nodes shared along the cut, parity with a put, and a lift off the cut; a put has one.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from ballsbins.accounting.balls_and_bins.basket import Basket
+from ballsbins.accounting.balls_and_bins.call import CutLattice, LiftContour
+from ballsbins.accounting.balls_and_bins.laplace import Flags, Indices, Real
+from ballsbins.accounting.balls_and_bins.put import PutContour
+from ballsbins.accounting.balls_and_bins.sketch import PutSketch, log_call
+from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
+
+GOAL = 1e-10  # relative error at which no better contour is looked for
+DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
+_BEST_PUT = 1e-13  # no put is asked for with a smaller error
+_MOST_LOSS = 1e4  # digits that parity may lose to be tried first
+_MOST_CONTOURS = 200
+_MANY = 4
+_MOST_HALVINGS = 3  # of the step of a lattice
+_LARGEST_LOG_K = 700.0
+_STEPS = (0.1, 0.05, 0.025, 0.0125)  # along the path of a put
+
+
+class Options:
+    """E[(S−K)₊] and E[(K−S)₊] with their errors."""
+
+    def __init__(self, basket: Basket) -> None:
+        """No contour is built before it is needed."""
+        self.basket = basket
+        self._lattices: list[CutLattice] = []
+        # those that cover all strikes of a range of log K, and whether as far as the integrand may rise again
+        self._broad: list[tuple[bool, float, float, CutLattice]] = []
+        self._puts: list[PutContour] = []
+        self._lifts: list[LiftContour] = []
+
+    @cached_property
+    def sketch(self) -> PutSketch:
+        """All puts, roughly."""
+        return PutSketch(self.basket)
+
+    def put(self, strikes: Strikes, goal: float | Real = GOAL) -> Estimate:
+        """log E[(K−S)₊] at every strike."""
+        best = Estimate.nothing(strikes)
+        for contour in reversed(self._puts):
+            rows = np.flatnonzero((best.error > goal) & contour.near(strikes))
+            if len(rows) > 0:
+                _improve(best, contour(strikes[rows]), rows)
+        lowest = float(strikes.k.min())
+        open_ = strikes.k > min(float(self.sketch.strikes(lowest)[0].k[-1]), 1.0)
+        for _ in range(_MOST_CONTOURS):
+            worst = _next(best.error, open_, goal)
+            if worst is None:
+                break
+            limit = float(np.broadcast_to(goal, open_.shape)[worst])
+            self._follow(strikes, worst, best, limit, open_)
+            open_[worst] = False
+            # δ = put/K
+            deep = (best.log - np.log(strikes.k) < DEEP) & (best.error < 0.5)
+            if deep.any():
+                open_ &= strikes.k > strikes.k[deep].max()
+        return best
+
+    def _follow(self, strikes: Strikes, worst: int, best: Estimate, goal: float, open_: Flags) -> None:
+        """New paths through the saddle of one strike, finer and finer as long as that promises to help."""
+        # a finer path serves farther: worth it if many strikes are waiting
+        for step in _STEPS if open_.sum() < _MANY else _STEPS[1:]:
+            guess = self.sketch.saddle(float(strikes.k[worst]))
+            contour = PutContour(self.basket, strikes[worst : worst + 1], step, guess)
+            self._puts.append(contour)
+            found = contour(strikes)
+            _improve(best, found)
+            if best.error[worst] <= goal or _rounded(found, worst):
+                break
+            if best.log[worst] - math.log(strikes.k[worst]) < DEEP and best.error[worst] < 0.5:
+                break
+
+    def call(self, strikes: Strikes) -> Estimate:
+        """log E[(S−K)₊] at every strike."""
+        if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
+            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
+        best = Estimate.nothing(strikes)
+        known: list[CutLattice | LiftContour | PutContour] = [*self._puts, *self._lifts, *self._lattices]
+        for contour in reversed(known):
+            rows = np.flatnonzero((best.error > GOAL) & contour.near(strikes))
+            if len(rows) > 0:
+                found = contour(strikes[rows])
+                by_parity = isinstance(contour, PutContour)
+                _improve(best, _by_parity(strikes[rows], found) if by_parity else found, rows)
+        rows = np.flatnonzero(best.error > GOAL)
+        if len(rows) > 0:
+            _improve(best, self._build_for(strikes[rows]), rows)
+        return best
+
+    def _build_for(self, strikes: Strikes) -> Estimate:
+        """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
+        best = Estimate.nothing(strikes)
+        loss = 1.0 + np.exp(
+            np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket, strikes.k_minus_1), 300.0)
+        )
+        self._parity(strikes, best, loss, loss < _MOST_LOSS)
+        for rising in (False, True):
+            rows = np.flatnonzero(best.error > GOAL)
+            if len(rows) == 0:
+                return best
+            on_cut = Estimate.nothing(strikes[rows])
+            leave, lattice = self._on_lattice(strikes[rows], on_cut, rising=rising)
+            _improve(best, on_cut, rows)
+        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < 1e6))
+        where = dict(zip(rows.tolist(), leave.tolist(), strict=True))
+        open_ = np.ones(strikes.k.shape, dtype=bool)
+        for _ in range(_MOST_CONTOURS):
+            worst = _next(best.error, open_)
+            if worst is None:
+                break
+            for shift in (0.0, -0.7, 0.7, 0.2):
+                self._lift(strikes, worst, best, where[worst] + shift, lattice)
+                if best.error[worst] <= 10.0 * GOAL or (best.log[worst] < DEEP and best.error[worst] < 0.5):
+                    break
+            open_[worst] = False
+            deep = (best.log < DEEP) & (best.error < 0.5)
+            if deep.any():
+                open_ &= strikes.k < strikes.k[deep].min()
+        return best
+
+    def _parity(self, strikes: Strikes, best: Estimate, loss: Real, tried: Flags) -> None:
+        """call = put − (K − 1), as good as the digits that are left."""
+        rows = np.flatnonzero(tried & (best.error > GOAL))
+        if len(rows) > 0:
+            goal = np.maximum(0.5 * GOAL / loss[rows], _BEST_PUT)
+            _improve(best, _by_parity(strikes[rows], self.put(strikes[rows], goal)), rows)
+
+    def _lift(self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice) -> None:
+        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help."""
+        for fineness in (1.0, 2.0, 4.0):
+            contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
+            self._lifts.append(contour)
+            found = contour(strikes)
+            _improve(best, found)
+            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
+                break
+
+    def _on_lattice(self, strikes: Strikes, best: Estimate, *, rising: bool) -> tuple[Real, CutLattice]:
+        """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
+        log_k = np.log1p(strikes.k_minus_1)
+        least, most = float(log_k.min()), float(log_k.max())
+        covering = (
+            kept[3] for kept in self._broad if kept[0] == rising and kept[1] <= least and most <= kept[2]
+        )
+        lattice = next(covering, None)
+        if lattice is None:
+            low, high = 0.85 * least, min(1.2 * most, _LARGEST_LOG_K)
+            ends = Strikes.from_log(np.array([low, high]))
+            lattice = CutLattice.covering(self.basket, ends, rising=rising)
+            self._broad.append((rising, low, high, lattice))
+            self._lattices.append(lattice)
+        found, open_, leave = lattice.explore(strikes)
+        _improve(best, found)
+        finest = lattice
+        for _ in range(_MOST_HALVINGS):
+            rows = np.flatnonzero(open_ & (best.error > GOAL) & (best.rough > 0.3 * best.error))
+            if len(rows) == 0:
+                break
+            finest = finest.finer()
+            self._lattices.append(finest)
+            _improve(best, finest(strikes[rows]), rows)
+        return leave, lattice
+
+
+def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
+    """call = put − (K − 1), as good as the digits that are left."""
+    size = np.exp(put.log)
+    value = size - strikes.k_minus_1
+    good = value > 1e-6 * size
+    loss = size / value
+    log = np.log(np.where(good, value, 1.0))
+    return Estimate(log, (put.error + 4e-16) * loss, put.rough * loss).where(good)
+
+
+def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
+    """Take over what is better; `new` is for the given rows only."""
+    where = np.arange(len(best.error)) if rows is None else rows
+    wins = new.error < best.error[where]
+    taken = where[wins]
+    best.log[taken], best.error[taken], best.rough[taken] = new.log[wins], new.error[wins], new.rough[wins]
+
+
+def _next(error: Real, open_: Flags, goal: float | Real = GOAL) -> int | None:
+    """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
+    rows = np.flatnonzero(open_ & (error > goal))
+    return None if len(rows) == 0 else int(rows[len(rows) // 2])
+
+
+def _rounded(found: Estimate, row: int) -> bool:
+    """Whether rounding is most of the error, so that more nodes would not help."""
+    return bool(math.isfinite(found.error[row]) and found.rough[row] < 0.3 * found.error[row])

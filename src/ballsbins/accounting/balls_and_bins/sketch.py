@@ -1,0 +1,119 @@
+"""Where the answer will be: closed forms for the call, one table on the real axis for the put. Cheap, and not bounds.
+
+A contour costs a millisecond and serves a neighbourhood, so it pays to know that neighbourhood first. The one bound
+in here is Chernoff's (`PutSketch.log_bound`), which often proves that the direction "add" cannot decide.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import erfcx, ndtr
+
+from ballsbins.accounting.balls_and_bins.basket import Basket
+from ballsbins.accounting.balls_and_bins.laplace import Real
+from ballsbins.accounting.balls_and_bins.put import LARGEST_LOG_SADDLE
+from ballsbins.accounting.balls_and_bins.sums import Strikes, drift_of
+
+_LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
+_ROOT_HALF, _ROOT_HALF_PI = np.sqrt(0.5), np.sqrt(0.5 * np.pi)
+_ORDERS = np.arange(4.0)[:, None]  # of moments
+_FINE, _GROWTH = 0.5, 1.15  # steps of the table in log c, and their growth beyond the first ones
+_SAFETY = 1e-9  # more than the relative error of the transform on the real axis
+
+
+def log_call(basket: Basket, k_minus_1: Real) -> Real:
+    """log E[(S−K)₊] for K > 1, roughly: one large Z, or else a shifted log-normal with the right three moments.
+
+    The moments are those of Z up to half the jump that would exceed K alone (at least √T, the size of what many Z
+    make up together); larger ones are what the first part is about. Where one of the two dominates, the relative
+    error is 10⁻² to 10⁻⁸; in between it may be a factor of 2.
+    """
+    t = float(basket.size)
+    jump, moments = np.full(k_minus_1.shape, -np.inf), np.zeros((4, *k_minus_1.shape))
+    for count, sigma in basket.kinds:
+        s = 1.0 / sigma
+        alone = _log_black_scholes(np.log1p(t * k_minus_1), s)
+        jump = np.logaddexp(jump, np.log(count / t) + alone) if len(basket.kinds) > 1 else alone
+        end = (np.log1p(np.maximum(0.5 * t * k_minus_1, np.sqrt(t))) + 0.5 * s * s) / s
+        grown = np.exp(np.minimum(_ORDERS * (_ORDERS - 1.0) * (0.5 * s * s), 600.0))
+        moments += (count / t) * grown * ndtr(end - _ORDERS * s)
+    m0, m1, m2, m3 = moments
+    variance = np.maximum(m2 - 2.0 * m1 + m0, 1e-300)
+    skewness = np.maximum((m3 - 3.0 * m2 + 3.0 * m1 - m0) / (variance * np.sqrt(variance * t)), 1e-5)
+    # of a log-normal of mean 1 and variance y² the skewness is y³ + 3y
+    y = 2.0 * np.sinh(np.arcsinh(0.5 * skewness) / 3.0)
+    scale = np.sqrt(variance / t) / y
+    body = np.log(scale) + _log_black_scholes(np.log1p(k_minus_1 / scale), np.sqrt(np.log1p(y * y)))
+    return np.asarray(np.logaddexp(jump, body), dtype=np.float64)
+
+
+def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
+    """log E[(Z−K)₊] of a log-normal Z with mean 1 and deviation s in logarithms, K ≥ 1, to two digits or more.
+
+    With Mills' ratio R it is log φ(x) + log(R(x) − R(x+s)), x = log K/s − s/2; the difference is −s·R′ if s is small.
+    """
+    x = np.maximum(log_k / s - 0.5 * s, -30.0)
+    ratio = _ROOT_HALF_PI * erfcx(x * _ROOT_HALF)
+    middle = x + 0.5 * s
+    slope = np.where(
+        middle < 1e3, 1.0 - middle * _ROOT_HALF_PI * erfcx(middle * _ROOT_HALF), 1.0 / (middle**2 + 3.0)
+    )
+    gap = np.where(s * slope < 0.1 * ratio, s * slope, ratio - _ROOT_HALF_PI * erfcx((x + s) * _ROOT_HALF))
+    return np.asarray(np.log(gap) - 0.5 * x * x - _LOG_ROOT_TAU, dtype=np.float64)
+
+
+class PutSketch:
+    """A table of put(K) in the parameter c > 0, the saddle of the integrand: nothing has to be solved for.
+
+    K(c) = E_c[S] + 2/(Tc) under the density tilted by e^{−cTS}, and there, with the variance of cTS so tilted,
+
+        log put ≈ TcK + Σ log L(c) − log(cT) − ½ log(2π(variance + 2)).
+
+    The table grows towards small K as far as it is asked for.
+    """
+
+    def __init__(self, basket: Basket) -> None:
+        """Tabulate the puts that are not very deep."""
+        self._basket, self._t = basket, float(basket.size)
+        steps = np.concatenate([np.full(47, _FINE), _FINE * _GROWTH ** np.arange(1.0, 39.0)])
+        log_c = np.log(0.5 / self._t) + np.concatenate([[0.0], np.cumsum(steps)])
+        log_c = np.append(log_c[log_c < LARGEST_LOG_SADDLE - 0.1], LARGEST_LOG_SADDLE)
+        self._ahead = [part for part in np.split(log_c, [24, 36, 48, 60, 70]) if part.size]
+        self._fill(np.empty((7, 0)))
+
+    def _fill(self, known: Real) -> None:
+        log_c = self._ahead.pop(0)
+        c = np.exp(log_c)
+        transform, plain, mean, gap, variance = self._basket.on_axis(c)
+        # TcK + Σ log L with K from above: of the two ways to write it, the one that does not cancel
+        exponent = np.where(plain == self._t, mean + transform, transform - gap) + 2.0
+        log_put = exponent - np.log(self._t) - log_c - _LOG_ROOT_TAU - 0.5 * np.log(variance + 2.0)
+        scaled = self._t * c
+        rows = np.stack(
+            [log_c, transform, plain, (mean + 2.0) / scaled, (2.0 - gap) / scaled, variance, log_put]
+        )
+        self._table = np.hstack([known, rows])
+
+    def strikes(self, least_k: float, least_log: float = -np.inf) -> tuple[Strikes, Real]:
+        """The strikes of the table, in decreasing order, and log put there, down to `least_k` or `least_log`."""
+        while self._ahead and self._table[3, -1] >= least_k and self._table[6, -1] > least_log:
+            self._fill(self._table)
+        return Strikes(self._table[3], self._table[4]), self._table[6]
+
+    def saddle(self, k: float) -> float | None:
+        """About the c that belongs to K; None if it is beyond what a path can start from."""
+        known = self.strikes(k)[0].k
+        if k <= known[-1]:
+            return None
+        return float(np.exp(np.interp(-np.log(k), -np.log(known), self._table[0])))
+
+    def log_bound(self, strikes: Strikes) -> Real:
+        """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0."""
+        self.strikes(float(strikes.k.min()))
+        log_c, transform, plain = self._table[:3]
+        scaled = self._t * np.exp(log_c)
+        drift = drift_of(self._basket.size, strikes, plain, scaled)
+        bounds = (
+            drift + transform - 1.0 - np.log(scaled) + _SAFETY * (1.0 + np.abs(drift) + np.abs(transform))
+        )
+        return np.asarray(np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1), dtype=np.float64)
