@@ -7,6 +7,7 @@ a sampler meets its accounting.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -27,10 +28,10 @@ from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Di
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
-from ballsbins.accounting.search import epsilon_at
+from ballsbins.accounting.search import BothDirections, epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
-from ballsbins.bound import Bound, Number, Quantity
+from ballsbins.bound import Bound, Directions, Number, Quantity
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
@@ -228,10 +229,10 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "a
     if isinstance(curve, Truncated):
         for point in points:
             _check_truncation(mechanism, curve, float(point))
-    sides = {direction: epsilon_at(curve, direction, np.log(points)) for direction in DIRECTIONS}
-    penalties = {}
-    if isinstance(curve, Truncated):
-        penalties = {way: curve.share(sides[way][2], np.log(points)) for way in DIRECTIONS}
+    sides = BothDirections(curve, np.log(points))
+    if not isinstance(curve, Truncated):
+        return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), worst=sides.worst)
+    penalties = {way: curve.share(sides[way][2], np.log(points)) for way in DIRECTIONS}
     return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), penalties)
 
 
@@ -334,8 +335,12 @@ def _bound(
     sides: Mapping[Direction, Array],
     shape: tuple[int, ...],
     penalties: Mapping[Direction, Array] = MappingProxyType({}),
+    worst: Array | None = None,
 ) -> Bound:
-    """The larger of two directions, of which `sides` has lower, value and upper, with its part of the penalty."""
+    """The larger of two directions, of which `sides` has lower, value and upper, with its part of the penalty.
+
+    `worst` is the larger one if it is known already (and there is no penalty): `sides` may then be asked later.
+    """
 
     def shaped(numbers: Array) -> Number:
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
@@ -350,13 +355,17 @@ def _bound(
         lower, value, upper = (shaped(row) for row in rows)
         return Bound(quantity, lower, value, upper, curve.method, curve.confidence, shaped(penalty), **more)
 
-    remove, add = (sides[direction] for direction in DIRECTIONS)
-    none = np.zeros(remove.shape[1])
+    if worst is None:
+        remove, add = (sides[direction] for direction in DIRECTIONS)
+        worst, second = np.maximum(remove, add), remove[2] < add[2]
+    else:
+        second = np.zeros(worst.shape[1], dtype=bool)
+    none = np.zeros(worst.shape[1])
     lost = {direction: penalties.get(direction, none) for direction in DIRECTIONS}
-    directions = {str(direction): part(sides[direction], lost[direction]) for direction in DIRECTIONS}
+    later = {str(way): partial(lambda way: part(sides[way], lost[way]), way) for way in DIRECTIONS}
     return part(
-        np.maximum(remove, add),
-        np.where(remove[2] >= add[2], lost[REMOVE], lost[ADD]),
-        directions=MappingProxyType(directions),
+        worst,
+        np.where(second, lost[ADD], lost[REMOVE]),
+        directions=Directions(later),
         mechanism=MappingProxyType(mechanism.to_dict()),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
@@ -66,6 +66,29 @@ class Bound:
             f"Bound({name}: {_show(self.lower)} ≤ {_show(self.value)} ≤ {_show(self.upper)}, "
             f"method={self.method!r}{confidence})"
         )
+
+
+class Directions(Mapping[str, Bound]):
+    """The bound in each direction, computed when it is asked for the first time."""
+
+    def __init__(self, parts: Mapping[str, Callable[[], Bound]]) -> None:
+        """Give for every direction how its bound is computed."""
+        self._parts, self._known = dict(parts), dict[str, Bound]()
+
+    def __getitem__(self, name: str) -> Bound:
+        if name not in self._known:
+            self._known[name] = self._parts[name]()
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __repr__(self) -> str:
+        """As that of a dictionary."""
+        return repr(dict(self))
 
 
 def _plain(number: Number) -> Any:
