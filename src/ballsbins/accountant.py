@@ -22,7 +22,7 @@ from ballsbins.accounting.balls_and_bins.truncation import (
     log_drop_probability,
     log_overflow_probability,
 )
-from ballsbins.accounting.between import Between, below_epochs
+from ballsbins.accounting.between import Between, OrBounds, below_epochs
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.deterministic import GaussianCurve
@@ -37,6 +37,8 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 LEAST_SIGMA, LARGEST_SIGMA = 0.05, 100.0  # where the exact method is tested
+# An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
+_CLOSE = 5e-3
 
 
 METHODS = ("auto", "renyi", "lower-bound")
@@ -92,7 +94,8 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
     """Curves of independent parts of the run with how often each is run, truncation left aside."""
     curve = _CURVES[type(mechanism.sampler)](mechanism)
-    return curve.parts if isinstance(curve, ComposedCurve) else [(curve, 1)]
+    whole = curve.curve if isinstance(curve, OrBounds) else curve
+    return whole.parts if isinstance(whole, ComposedCurve) else [(curve, 1)]
 
 
 def log_penalty(mechanism: Mechanism) -> float | None:
@@ -143,7 +146,8 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
         # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
         below = below_epochs(BallsAndBinsLowerBound(sigma, steps), sigma, whole)
         return Between(below, GaussianCurve(sigma, epochs))
-    return ComposedCurve(parts)
+    one: list[Curve] = [BallsAndBinsLowerBound(sigma, steps)]
+    return OrBounds(ComposedCurve(parts), Between(one, GaussianCurve(sigma, epochs)))
 
 
 def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
@@ -176,9 +180,11 @@ def _deterministic(mechanism: Mechanism) -> Curve:
 
 def _poisson(mechanism: Mechanism) -> Curve:
     sigma, steps, _, _ = _facts(mechanism)
-    if sigma < LEAST_SIGMA:  # one step is below the truth, the example in every batch above it
-        return Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
-    return PoissonCurve(sigma, steps, mechanism.total_steps)
+    # one step is below the truth, the example in every batch above it
+    bounds = Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
+    if sigma < LEAST_SIGMA:
+        return bounds
+    return OrBounds(PoissonCurve(sigma, steps, mechanism.total_steps), bounds)
 
 
 def _shuffle(mechanism: Mechanism) -> Curve:
@@ -346,6 +352,7 @@ def _bound(
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
 
     def part(rows: Array, penalty: Array, **more: Any) -> Bound:
+        method = _said(curve.method, quantity, rows) if curve is mechanism.curve else curve.method
         if quantity == "delta":
             rows = np.exp(rows)
             # exp rounds to nearest: step outwards, so that the bounds stay bounds
@@ -353,7 +360,7 @@ def _bound(
                 [np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)]
             )
         lower, value, upper = (shaped(row) for row in rows)
-        return Bound(quantity, lower, value, upper, curve.method, curve.confidence, shaped(penalty), **more)
+        return Bound(quantity, lower, value, upper, method, curve.confidence, shaped(penalty), **more)
 
     if worst is None:
         remove, add = (sides[direction] for direction in DIRECTIONS)
@@ -369,3 +376,19 @@ def _bound(
         directions=Directions(later),
         mechanism=MappingProxyType(mechanism.to_dict()),
     )
+
+
+def _said(method: str, quantity: Quantity, rows: Array) -> str:
+    """The method, or "bounds" where they are so far apart that no more than a lower and an upper bound is known."""
+    lower, _, upper = rows
+    close = {
+        "log_delta": _CLOSE * (1.0 + np.abs(upper)),
+        "delta": _CLOSE * (1.0 + np.abs(upper)),  # here logarithms, too
+        "epsilon": np.maximum(_CLOSE * upper, 0.1 * _CLOSE),
+        "true_positive_rate": _CLOSE * upper,
+    }[quantity]
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ where both are: that is known
+        apart = upper - lower > close
+    if not apart.any():
+        return method
+    return "bounds" if apart.all() or method == "bounds" else f"{method}; bounds at some points"

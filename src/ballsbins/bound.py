@@ -18,10 +18,18 @@ Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
 class Bound:
     """lower ≤ truth ≤ upper, and a best `value` in between: numbers, or arrays of one shape.
 
-    `confidence` is 1.0 unless a Monte Carlo method was used: the probability that the interval holds. `directions`
-    has the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound itself is the
-    larger of the two. `penalty` is the part of δ lost to truncating batches, already included: of a δ, the upper
-    bound minus the one without truncation; of an ε, the part of the δ asked for that truncation takes.
+    Attributes:
+        quantity: what the numbers are.
+        lower, value, upper: the numbers.
+        method: how they were obtained, in words for a reader. An answer of the accountant is called "bounds" where
+            lower and upper differ by more than 0.5 % of ε (or of log δ): then no more is known than the two. An array
+            that has such points among others is called, for example, "exact; bounds at some points".
+        confidence: 1.0 unless a Monte Carlo method was used: the probability that the interval holds.
+        penalty: the part of δ lost to truncating batches, already included. Of a δ it is the upper bound minus the
+            one without truncation; of an ε, the part of the δ asked for that truncation takes.
+        directions: the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound
+            itself is the larger of the two.
+        mechanism: what was asked about, as of `Mechanism.to_dict`.
     """
 
     quantity: Quantity

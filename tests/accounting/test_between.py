@@ -5,10 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from ballsbins import Mechanism, Shuffle, calibrate
+from ballsbins import BallsAndBins, Mechanism, Poisson, Shuffle, calibrate
+from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
-from ballsbins.accounting.between import Between
+from ballsbins.accounting.between import Between, OrBounds
+from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import REMOVE, Interval
+from ballsbins.accounting.poisson import PoissonCurve
 from ballsbins.accounting.search import epsilon_at
 from ballsbins.errors import AccuracyError
 
@@ -72,3 +75,68 @@ def test_calibration_asks_the_curve_above_only(monkeypatch):
         mechanism = calibrate(Shuffle(10), epsilon=8.0, delta=1e-6)
     assert mechanism.epsilon(1e-6).upper <= 8.0
     assert Mechanism(Shuffle(10), 0.999 * mechanism.noise_multiplier).epsilon(1e-6).upper > 8.0
+
+
+def test_bounds_stand_in_where_a_curve_has_no_answer():
+    curve = OrBounds(Line(2.0, end=10.0), Between([Line(9.0)], Line(1.5)))
+    epsilon = np.array([20.0, 1.0, 0.5, 8.0, 15.0])
+    found = curve.log_delta(epsilon, REMOVE)
+    own = epsilon <= 10.0
+    assert found.lower == pytest.approx(np.where(own, -2.0, -9.0) * epsilon)
+    assert found.upper == pytest.approx(np.where(own, -2.0, -1.5) * epsilon)
+    # the same whether asked together or alone, in whatever order
+    for k in range(epsilon.size):
+        alone = curve.log_delta(epsilon[k : k + 1], REMOVE)
+        assert (alone.lower[0], alone.upper[0]) == (found.lower[k], found.upper[k])
+    assert epsilon_at(curve, REMOVE, np.array([-8.0]))[:, 0] == pytest.approx([4.0, 4.0, 4.0])
+    assert epsilon_at(curve, REMOVE, np.array([-300.0]))[2, 0] == pytest.approx(200.0)
+
+
+def test_a_curve_is_never_above_what_costs_nothing():
+    found = OrBounds(Line(1.0), Between([Line(9.0)], Line(1.5))).log_delta(np.array([2.0]), REMOVE)
+    assert found.upper[0] == found.value[0] == Line(1.5).log_delta(np.array([2.0]), REMOVE).upper[0]
+    assert found.lower[0] <= found.upper[0]
+
+
+def test_many_points_without_an_answer_cost_few_questions():
+    line = Line(2.0, end=-1.0)
+    OrBounds(line, Between([Line(9.0)], Line(1.0))).log_delta(np.linspace(0.0, 9.0, 500), REMOVE)
+    assert line.failures <= 15
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        Mechanism(BallsAndBins(5), 0.7, 3),
+        Mechanism(BallsAndBins(5), 0.7, 3, 2),
+        Mechanism(Poisson(5), 0.7, 3),
+    ],
+    ids=repr,
+)
+def test_every_mechanism_has_an_answer(mechanism, monkeypatch):
+    """If nothing can be composed, δ_D with all epochs (or steps) is above the truth and one epoch (or step) below."""
+    exact = mechanism.log_delta(np.array([0.5, 2.0]))
+    monkeypatch.setattr(ComposedCurve, "log_delta", Line(1.0, end=-1.0).log_delta)
+    monkeypatch.setattr(PoissonCurve, "log_delta", Line(1.0, end=-1.0).log_delta)
+    again = Mechanism(mechanism.sampler, 0.7, mechanism.epochs, mechanism.last_epoch_steps)
+    found, epsilon = again.log_delta(np.array([0.5, 2.0])), again.epsilon(1e-5)
+    assert (found.method, epsilon.method) == ("bounds", "bounds")
+    assert (found.lower <= exact.lower).all()
+    assert (found.upper >= exact.upper).all()
+    assert 0.0 < epsilon.lower < epsilon.upper < np.inf
+
+
+def test_an_answer_that_is_only_a_cap_says_so(monkeypatch):
+    def capped(self, epsilon, direction):
+        upper = -np.abs(epsilon)
+        return Interval(np.where(epsilon > 3.0, -np.inf, upper - 1e-9), upper, upper)
+
+    monkeypatch.setattr(ExactCurve, "log_delta", capped)
+    mechanism = Mechanism(BallsAndBins(7), 0.9)
+    for answer in (mechanism.delta, mechanism.log_delta):
+        assert answer(1.0).method == "exact"
+        assert answer(5.0).method == answer([4.0, 5.0]).method == "bounds"
+        assert answer([1.0, 5.0]).method == "exact; bounds at some points"
+        assert answer(5.0).directions["add"].method == "bounds"
+    assert mechanism.epsilon(0.5).method == "exact"
+    assert mechanism.epsilon(1e-4).method == "bounds"

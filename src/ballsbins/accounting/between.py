@@ -1,4 +1,4 @@
-"""What is known where there are curves below the truth and one above, but none for it.
+"""What is known where there are curves below the truth and one above, and none for it, or one that may fail.
 
 Each bound holds by itself, so each is searched by itself (`search.epsilon_at`): the lower ones are costly and, far
 above their own root, where only the upper one matters, the costliest.
@@ -7,13 +7,16 @@ above their own root, where only the upper one matters, the costliest.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import Array, Curve, Direction, Interval
 from ballsbins.errors import AccuracyError
 
+_SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
 _LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
 
 
@@ -41,6 +44,48 @@ class Between:
         upper = self.above.log_delta(epsilon, direction).upper
         lower = np.max([curve.log_delta(epsilon, direction).lower for curve in self.below], axis=0)
         return Interval(np.minimum(lower, upper), upper, upper)
+
+
+class OrBounds:
+    """A curve, never above a bound that costs nothing, and bounds where it has no answer (`AccuracyError`)."""
+
+    def __init__(self, curve: Curve, bounds: Between) -> None:
+        """`bounds` are on the same δ as `curve`, in closed form."""
+        self.curve, self.bounds = curve, bounds
+        self.method, self.confidence = curve.method, curve.confidence
+
+    @property
+    def scale(self) -> float:
+        return float(getattr(self.curve, "scale", 1.0))
+
+    @property
+    def rough_epsilon(self) -> Any:
+        """The curve's own first guess of ε from log δ, if it has one."""
+        return getattr(self.curve, "rough_epsilon", None)
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """The curve's bounds on log δ(ε) where it has any."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        found = self.bounds.log_delta(epsilon, direction)
+        rows = np.stack([found.lower, found.value, found.upper])
+        self._answer(np.argsort(np.abs(epsilon), kind="stable"), epsilon, direction, rows, _SPLITS)
+        lower, value, upper = np.minimum(rows, found.upper)
+        return Interval(lower, value, upper)
+
+    def _answer(
+        self, at: NDArray[np.intp], epsilon: Array, direction: Direction, rows: Array, splits: int
+    ) -> None:
+        """Put the curve's answers in place, in parts where it has none for all together."""
+        if not at.size:
+            return
+        try:
+            found = self.curve.log_delta(epsilon[at], direction)
+        except AccuracyError:
+            if splits > 0 and at.size > 1:
+                for half in np.array_split(at, 2):
+                    self._answer(half, epsilon, direction, rows, splits - 1)
+        else:
+            rows[:, at] = found.lower, found.value, found.upper
 
 
 class _AsFarAsKnown:
