@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ballsbins.accounting.monte_carlo.estimate import Lattice, Tally, moments
+from ballsbins.accounting.monte_carlo.estimate import Lattice, Tally, moments, moments_of_shares, shares
 from ballsbins.errors import InvalidInputError
 
 
@@ -57,13 +57,26 @@ def test_merging_is_exactly_associative():
 
 
 @pytest.mark.parametrize(("low", "high"), [(np.nan, np.nan), (0.5, np.nan), (1.0, 0.9)])
-@pytest.mark.parametrize("kind", [None, np.zeros(2)])
-def test_what_bounds_nothing_is_refused(low, high, kind):
+def test_what_bounds_nothing_is_refused(low, high):
     """A loss that is not a number, or bounds in the wrong order, would be counted somewhere."""
     with pytest.raises(InvalidInputError, match="bounds on a loss"):
-        Tally.of(Lattice.around(0.0, 1.0, 0.0), np.array([0.1, low]), np.array([0.2, high]), kind)
+        Tally.of(Lattice.around(0.0, 1.0, 0.0), np.array([0.1, low]), np.array([0.2, high]))
 
 
 def test_an_epsilon_below_the_lattice_is_refused():
     with pytest.raises(InvalidInputError, match="epsilon"):
         moments(Tally.empty(Lattice.around(1.0, 2.0, 0.0)), 0.0, 0.5)
+
+
+def test_contributions_are_counted_outwards():
+    rng = np.random.default_rng(6)
+    low = rng.random(5000) ** 3
+    high = np.minimum(low + 1e-3 * rng.random(5000), 1.0)
+    tally = Tally.of(Lattice(0.0, 2.0**-10, 2**10 + 1), low, high)
+    found = moments_of_shares(tally, 1e-4)
+    assert low.mean() - 2e-3 < found.mean_low <= low.mean()
+    assert high.mean() + 1e-4 <= found.mean_high < high.mean() + 2e-3
+    assert found.variance_low == pytest.approx(low.var(ddof=1), rel=1e-2)
+    (_, below), (most, above) = shares(tally, 0.5)
+    assert below.sum() == above.sum() == 5000
+    assert most.max() == 1.0

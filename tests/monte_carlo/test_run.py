@@ -19,14 +19,13 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
 from ballsbins.accounting.monte_carlo import MonteCarlo, confidence
 from ballsbins.accounting.monte_carlo import run as running
-from ballsbins.accounting.monte_carlo.conditional import Conditional
 from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Untilted
 from ballsbins.accounting.monte_carlo.plain import Plain
 from ballsbins.accounting.monte_carlo.run import Job, block_size
 from ballsbins.accounting.monte_carlo.state import StateFile
-from ballsbins.accounting.monte_carlo.tilted import TiltedRemove
+from ballsbins.accounting.monte_carlo.tilted import SHARES, Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
 from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.cli import app
@@ -47,16 +46,15 @@ def same(one, two):
         one.tally.count == two.tally.count
         and np.array_equal(one.tally.high, two.tally.high)
         and np.array_equal(one.tally.low, two.tally.low)
-        and one.look == two.look
-        and np.array_equal(one.looked.high, two.looked.high)
+        and [look.count for look in one.looks] == [look.count for look in two.looks]
+        and all(np.array_equal(a.high, b.high) for a, b in zip(one.looks, two.looks, strict=True))
     )
 
 
 def test_one_seed_one_answer():
     one = run(SAMPLER, LATTICE, SAMPLES, seed=5)
     assert one.tally.count == SAMPLES
-    assert one.look == 3  # after 8 of 10 blocks
-    assert one.looked.count == 8 * SIZE
+    assert [look.count for look in one.looks] == [SIZE, 2 * SIZE, 4 * SIZE, 8 * SIZE]  # of 10 blocks
     assert same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5))
     assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=6))
     assert not same(one, run(SAMPLER, LATTICE, SAMPLES, seed=5, stream=1))
@@ -94,10 +92,10 @@ def test_resumed_equals_uninterrupted(tmp_path, blocks):
     whole = run(SAMPLER, LATTICE, SAMPLES, seed=5)
     part = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path), progress=stop_after(blocks))
     assert part.tally.count == blocks * SIZE
-    assert not part.as_planned
+    assert part.whole is None
     resumed = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path))
     assert same(whole, resumed)
-    assert resumed.as_planned
+    assert resumed.whole is not None
     assert resumed.log_delta(0.1, 1e-3).upper == whole.log_delta(0.1, 1e-3).upper
     assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
 
@@ -110,19 +108,95 @@ def test_another_question_is_not_resumed(tmp_path):
     )
 
 
-def test_an_extended_run_is_judged_at_its_last_look(tmp_path):
-    path = tmp_path / "state.npz"
-    planned = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path))
-    longer = run(SAMPLER, LATTICE, 4 * SAMPLES, seed=5, state=StateFile(path))
-    assert longer.tally.count == 4 * SAMPLES
-    assert not longer.as_planned
-    assert longer.looked.count == 32 * SIZE
-    fresh = run(SAMPLER, LATTICE, 4 * SAMPLES, seed=5)
-    assert same(longer, fresh)
-    assert fresh.log_delta(0.1, 1e-3).upper < longer.log_delta(0.1, 1e-3).upper
-    assert planned.as_planned
+def test_an_extended_run_is_never_worse(tmp_path):
+    """9/10 of β at the samples first planned, shares of the rest at the looks: all hold together."""
+    points, path = np.array([0.1, 0.3]), tmp_path / "state.npz"
+    lattice = Lattice.around(0.1, 0.3, 0.0)
+    widths, before = [], None
+    for samples in (SAMPLES, SAMPLES + SIZE, 2 * SAMPLES, 4 * SAMPLES):
+        found = run(SAMPLER, lattice, samples, seed=5, state=StateFile(path))
+        assert found.tally.count == samples
+        assert found.whole.count == SAMPLES
+        bound = found.log_delta(points, 1e-3)
+        if before is not None:
+            assert np.all((bound.lower >= before.lower) & (bound.upper <= before.upper))
+        before = bound
+        widths.append(bound.upper - bound.lower)
+    assert np.all(widths[-1] < 0.8 * widths[0])
+    # who planned all of them from the start has more of β to judge them by
+    fresh = run(SAMPLER, lattice, 4 * SAMPLES, seed=5)
+    assert np.all(fresh.log_delta(points, 1e-3).upper < before.upper)
     with pytest.raises(InvalidInputError, match="state file"):
-        run(SAMPLER, LATTICE, SIZE, seed=5, state=StateFile(path))
+        run(SAMPLER, lattice, SIZE, seed=5, state=StateFile(path))
+
+
+def test_looks_and_plan_share_the_error_probability():
+    """Every bound fails with its own share, and the shares sum to β at most."""
+    found = run(SAMPLER, LATTICE, SAMPLES, seed=5)
+    shares = [0.1 * 1e-3 / ((k + 1) * (k + 2)) for k in range(len(found.looks))]
+    tallies = [*zip(found.looks, shares, strict=True), (found.whole, 0.9 * 1e-3)]
+    assert sum(share for _, share in tallies) <= 1e-3
+    uppers = [
+        confidence.log_kl_upper(np.array(found.moments(0.1, tally).mean_high), tally.count, share)
+        for tally, share in tallies
+    ]
+    assert found.log_delta(0.1, 1e-3).upper[0] == min(uppers)
+
+
+def test_two_writers_lose_nothing(tmp_path):
+    """Both open one file before either has written: both answers are there in the end, and the longer of two runs."""
+    path = tmp_path / "state.npz"
+    one, two = StateFile(path), StateFile(path)
+    first = run(SAMPLER, LATTICE, SIZE, seed=5, state=one)
+    other = run(SAMPLER, LATTICE, SIZE, seed=6, state=two)
+    longer = run(SAMPLER, LATTICE, 4 * SIZE, seed=5, state=two)
+    run(SAMPLER, LATTICE, SIZE, seed=7, state=one)
+    drawn = []
+    running_draw = running.draw_blocks
+
+    def counted(job, seed, first, last):
+        drawn.append((seed, first, last))
+        return running_draw(job, seed, first, last)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "draw_blocks", counted)
+        for samples, seed, known in ((4 * SIZE, 5, longer), (SIZE, 6, other)):
+            assert same(run(SAMPLER, LATTICE, samples, seed=seed, state=StateFile(path)), known)
+    assert drawn == []
+    assert first.whole.count == longer.whole.count == SIZE  # as whoever asked first has planned
+
+
+def test_the_planned_counts_survive_a_longer_run_beside_it(tmp_path):
+    """One plans 10 blocks and a part, another draws 16 meanwhile: the plan is the first one's, and both are kept."""
+    path = tmp_path / "state.npz"
+
+    def meanwhile(outcomes, over):
+        if not over and outcomes[0].tally.count == SIZE:
+            run(SAMPLER, LATTICE, 16 * SIZE, seed=5, state=StateFile(path))
+
+    planned = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path), progress=meanwhile)
+    both = run(SAMPLER, LATTICE, 16 * SIZE, seed=5, state=StateFile(path))
+    assert planned.whole.count == both.whole.count == SAMPLES
+    assert both.tally.count == 16 * SIZE
+    assert both.log_delta(0.1, 1e-3).upper <= planned.log_delta(0.1, 1e-3).upper
+
+
+@pytest.mark.slow
+def test_processes_that_write_at_once(tmp_path):
+    """Four processes, ten questions each, one file: forty entries."""
+    path = tmp_path / "state.npz"
+    script = (
+        "import sys; from ballsbins.accounting.monte_carlo import run; from ballsbins.accounting.monte_carlo.plain"
+        " import Plain; from ballsbins.accounting.monte_carlo.estimate import Lattice;"
+        "from ballsbins.accounting.monte_carlo.state import StateFile; path, first = sys.argv[1], int(sys.argv[2]);"
+        "[run.run([run.Job(Plain(1.0, 20, 'add'), Lattice(0.0, 1.0, 2), 10)], seed=k, state=StateFile(path))"
+        " for k in range(first, first + 10)]"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", script, str(path), str(10 * k)]) for k in range(4)]
+    assert [child.wait() for child in children] == [0] * 4
+    with np.load(path) as file:
+        assert len(file.files) == 40
+    assert [p.name for p in tmp_path.iterdir()] == ["state.npz"]
 
 
 def test_an_interrupted_run_gives_a_wider_bound_and_none_before_the_first_look():
@@ -130,7 +204,7 @@ def test_an_interrupted_run_gives_a_wider_bound_and_none_before_the_first_look()
     part = run(SAMPLER, LATTICE, SAMPLES, seed=5, progress=stop_after(5))
     early, late = part.log_delta(0.1, 1e-3), whole.log_delta(0.1, 1e-3)
     assert early.lower < late.lower < late.upper < early.upper < 0.0
-    nothing = running.Outcome(SAMPLER, whole.tally, -1, whole.looked, 2 * SAMPLES, 2 * SAMPLES)
+    nothing = running.Outcome(SAMPLER, whole.tally, (), None, 2 * SAMPLES)
     assert nothing.log_delta(0.1, 1e-3).upper == 0.0
 
 
@@ -259,7 +333,7 @@ def test_coverage_of_runs_stopped_when_it_suits():
 
     def greedy(outcomes, over):
         outcome = outcomes[0]
-        new = outcome.looked.count == outcome.tally.count
+        new = bool(outcome.looks) and outcome.looks[-1].count == outcome.tally.count
         if not over and new and outcome.log_delta(0.0, beta).upper[0] < math.log(0.3):
             raise KeyboardInterrupt
 
@@ -316,6 +390,7 @@ def test_epsilon_needs_a_grid_and_is_then_bounded():
         ({"workers": 0}, "workers"),
         ({"looseness": 0.0}, "looseness"),
         ({"sampler": "plain", "orders": (1, 2)}, "orders"),
+        ({"sampler": "tilted", "orders": (1, 2)}, "orders"),
     ],
 )
 def test_bad_settings_are_named(wrong, named):
@@ -338,6 +413,65 @@ def command(*words):
     return CliRunner().invoke(app, list(words))
 
 
+def test_the_papers_own_choices_on_the_command_line():
+    """Its samplers, bounds, orders and grids give what the method object gives."""
+    words = [
+        "delta",
+        "-s",
+        "0.6",
+        "-T",
+        "50",
+        "-e",
+        "3",
+        "--method",
+        "monte-carlo",
+        "--samples",
+        "2000",
+        "--json",
+    ]
+    chosen = ["--draw", "order-statistics", "--orders", "1,2,3,10,30", "--confidence-bound", "bernstein"]
+    found = command(*words, *chosen, "--grid", "2:4:3")
+    method = MonteCarlo(
+        2000,
+        sampler="order-statistics",
+        orders=(1, 2, 3, 10, 30),
+        bound="bernstein",
+        epsilons=(2.0, 3.0, 4.0),
+    )
+    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
+    found = command(*words, "--draw", "combined")
+    method = MonteCarlo(2000, sampler="combined")
+    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
+    paper = [
+        "delta",
+        "-s",
+        "0.4",
+        "-T",
+        "4517",
+        "-e",
+        "3",
+        "--method",
+        "monte-carlo",
+        "--samples",
+        "100",
+        "--json",
+    ]
+    found = command(*paper, "--draw", "order-statistics", "--orders", "C, T=4517")
+    method = MonteCarlo(100, sampler="order-statistics", orders="C, T=4517")
+    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(4517), 0.4).delta(3.0, method).upper
+
+
+def test_epsilon_by_monte_carlo_on_the_command_line():
+    words = ["epsilon", "-s", "0.6", "-T", "50", "-d", "1e-5", "--method", "monte-carlo", "--samples", "3000"]
+    found = json.loads(command(*words, "--grid", "3,3.5,4,4.5,5,5.5", "--json").output)
+    assert found["lower"] <= Mechanism(BallsAndBins(50), 0.6).epsilon(1e-5).value <= found["upper"]
+    assert "--grid" in str(command(*words).exception)
+    assert "from:to:points" in str(command(*words, "--grid", "1:2").exception)
+    assert "--draw is 'plain'" in str(
+        command("delta", "-s", "1", "-T", "9", "-e", "1", "--draw", "plain").exception
+    )
+
+
 def test_command_line(tmp_path):
     state = tmp_path / "s.npz"
     words = ["delta", "-s", "0.5", "-T", "50", "-e", "3", "--method", "monte-carlo", "--samples", "2000"]
@@ -347,39 +481,23 @@ def test_command_line(tmp_path):
     assert json.loads(first.output)["confidence"] == 0.999
     assert state.exists()
     assert command(*words).output == first.output
-    assert "samples" in str(command("delta", "-s", "0.5", "-T", "50", "-e", "3", "--samples", "9").exception)
-
-
-def test_verify_agrees_and_fails_loudly(monkeypatch):
-    words = ["verify", "-s", "0.5", "-T", "50", "-e", "3", "--samples", "20000"]
-    good = command(*words)
-    assert good.exit_code == 0, good.output
-    assert "agree" in good.output
-
-    log_weight = property(lambda self: math.log(1.5))
-    monkeypatch.setattr("ballsbins.accounting.monte_carlo.conditional.Conditional.log_weight", log_weight)
-    bad = command(*words)
-    assert bad.exit_code == 1
-    assert "DISJOINT" in bad.output
-    assert "VERIFICATION FAILED" in bad.output
-
-
-def test_verify_wants_a_probability_for_all_points_together():
-    words = ["verify", "-s", "0.5", "-T", "50", "-e", "3", "-e", "4", "--error-prob", "1.5"]
-    assert "error_probability is 1.5" in str(command(*words).exception)
+    assert "--samples is 9" in str(
+        command("delta", "-s", "0.5", "-T", "50", "-e", "3", "--samples", "9").exception
+    )
 
 
 def test_points_far_apart_do_not_share_a_lattice():
-    """At σ = 10 all have the steepest tilt there is, and need a fine lattice; plain samples serve all ε."""
-    mechanism, points = Mechanism(BallsAndBins(100), 10.0), np.array([600.0, 1.0, 100.0, 1.001])
-    curve = MonteCarlo(100).curve(mechanism)
-    groups = curve._groups(points, "remove", np.zeros(4))
-    assert sorted(groups.values()) == [[0], [1, 3], [2]]
-    assert max(job.lattice.size for job in groups) < 2**22
-    found = mechanism.delta(points, MonteCarlo(100)).upper
-    assert found[0] <= found[2] < found[3] <= found[1]
+    """Tilted samples are for one ε each; plain ones serve all that one lattice holds."""
+    mechanism, points = Mechanism(BallsAndBins(100), 10.0), np.array([0.3, 0.1, 0.2])
+    tilted = MonteCarlo(1000).curve(mechanism)._groups(points, "remove", np.zeros(3))
+    assert sorted(tilted.values()) == [[0], [1], [2]]
+    found = mechanism.delta(points, MonteCarlo(1000)).upper
+    assert found[0] < found[2] < found[1]
     plain = MonteCarlo(100, sampler="plain").curve(mechanism)
-    assert list(plain._groups(np.array([-700.0, 700.0]), "remove", np.zeros(2)).values()) == [[0, 1]]
+    groups = plain._groups(np.array([-700.0, 0.0, 700.0]), "remove", np.zeros(3))
+    assert list(groups.values()) == [[0], [1], [2]]
+    assert max(job.lattice.size for job in groups) < 2**20
+    assert list(plain._groups(np.array([-20.0, 20.0]), "remove", np.zeros(2)).values()) == [[0, 1]]
 
 
 def test_a_long_plan_is_not_held_in_memory():
@@ -414,16 +532,16 @@ def test_the_answer_is_the_same_on_a_dask_cluster():
     [
         Plain(0.3, 3_000_000, "remove"),
         Epochs(Plain(1.0, 2000, "add"), 20),
-        TiltedAdd(0.5, 200_000, 3.0),
-        TiltedRemove(0.3, 10**12, 2, (1, 2, 3, 10, 1000, 10**6, 10**11)),
-        Conditional(1.0, 5000, 16),
+        TiltedAdd(0.5, 200_000, 3.0, 0.05),
+        Tilted(0.3, 10**12, "remove", 0.01),
+        Tilted(1.0, 5000, "remove", 0.3, 3),
+        Tilted(0.05, 1000, "add", 161.0),
         Unfinished(((1_000_000, 0.5),), 2_000_000, "remove"),
     ],
     ids=repr,
 )
 def test_memory_does_not_grow_with_steps_or_epochs(sampler):
-    kinds = isinstance(sampler, Conditional)
-    lattice = sampler.lattice(1.0, 1.0) if kinds else Lattice.around(1.0, 1.0, sampler.tilt)
+    lattice = SHARES if isinstance(sampler, running.TILTED) else Lattice.around(1.0, 1.0, sampler.tilt)
     sampler.losses(np.random.default_rng(1), 1)  # tables are built once
     tracemalloc.start()
     try:

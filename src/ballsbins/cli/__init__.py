@@ -16,12 +16,12 @@ from ballsbins.cli import (
     data,
     demo,
     keys,
-    monte_carlo,
     plot,
     privacy,
     report,
     reproduce,
     train,
+    verify,
     web,
 )
 from ballsbins.errors import BallsBinsError
@@ -35,7 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Privacy of a run": (privacy, compare, plot, monte_carlo),
+    "Privacy of a run": (privacy, compare, plot, verify),
     "What to publish, and whether to believe it": (report, audit, audit_run),
     "Training": (train, data, keys, check_machine),
     "Batches for data that does not fit": (build,),

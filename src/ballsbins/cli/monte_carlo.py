@@ -1,4 +1,4 @@
-"""`ballsbins verify`, and the options of `ballsbins delta --method monte-carlo`."""
+"""The options of `--method monte-carlo`, what they mean, and the line that shows how far it is."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import rich.progress
 import typer
 
 from ballsbins.bound import Bound
-from ballsbins.cli import options, render
-from ballsbins.cli.options import SamplerName
+from ballsbins.cli import render
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.words import stated
@@ -49,10 +48,34 @@ StateOption = Annotated[
     ),
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("verify")(verify)
+DrawOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draw",
+        help="tilted, or as the paper: plain, importance, order-statistics or combined.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ConfidenceBoundOption = Annotated[
+    str | None,
+    typer.Option("--confidence-bound", help="auto, kl (the paper's) or bernstein.", rich_help_panel=_PANEL),
+]
+OrdersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--orders",
+        help='Order statistics to draw: auto, 1,2,3,10,…, or a list of the paper, such as "C, T=4517".',
+        rich_help_panel=_PANEL,
+    ),
+]
+GridOption = Annotated[
+    str | None,
+    typer.Option(
+        "--grid",
+        help="ε that hold together, from:to:points or a list 6,8,10. Needed to find ε.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def method_from(
@@ -62,6 +85,11 @@ def method_from(
     seed: int | None,
     workers: int | None,
     state: Path | None,
+    *,
+    draw: str | None = None,
+    confidence_bound: str | None = None,
+    orders: str | None = None,
+    grid: str | None = None,
 ) -> str | MonteCarlo:
     """The method that the options describe; options of Monte Carlo without it are an error."""
     given: dict[str, Any] = {
@@ -70,17 +98,41 @@ def method_from(
         "seed": seed,
         "workers": workers,
         "state": state,
+        "sampler": draw,
+        "bound": confidence_bound,
+        "orders": None if orders is None else _orders(orders),
+        "epsilons": None if grid is None else _grid(grid),
     }
     given = {name: value for name, value in given.items() if value is not None}
     if method != NAME:
         for name, value in given.items():
+            option = "--" + {"error_probability": "error-prob", "sampler": "draw", "bound": "confidence-bound",
+                             "epsilons": "grid"}.get(name, name)  # fmt: skip
             advice = f"Add --method {NAME}, or leave it out."
-            raise InvalidInputError(name, value, f"left out for --method {method}", advice)
+            raise InvalidInputError(option, value, f"left out for --method {method}", advice)
         return method
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
     chosen = MonteCarlo(**given)
     return replace(chosen, progress=ProgressLine(chosen.error_probability)) if sys.stderr.isatty() else chosen
+
+
+def _orders(text: str) -> str | tuple[int, ...]:
+    """A name, or the integers of a list."""
+    parts = text.split(",")
+    return tuple(int(part) for part in parts) if all(part.strip().isdecimal() for part in parts) else text
+
+
+def _grid(text: str) -> tuple[float, ...]:
+    """from:to:points, or a list."""
+    try:
+        if ":" in text:
+            first, last, points = text.split(":")
+            return tuple(np.linspace(float(first), float(last), int(points)).tolist())
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        advice = "Write for example 0:12:25, or 6,8,10."
+        raise InvalidInputError("--grid", text, "from:to:points, or numbers with commas", advice) from None
 
 
 def deltas(mechanism: Mechanism, epsilon: list[float], method: str | MonteCarlo) -> list[Bound]:
@@ -120,7 +172,7 @@ class ProgressLine:
             self._task = self._bar.add_task("", total=sum(outcome.wanted for outcome in outcomes))
             self._bar.start()
         self._bar.update(self._task, completed=sum(outcome.tally.count for outcome in outcomes))
-        looks = tuple(outcome.look for outcome in outcomes)
+        looks = tuple(len(outcome.looks) for outcome in outcomes)
         if looks != self._looks:  # the bound changes only then
             self._looks = looks
             self._bar.update(self._task, description=self._bound(outcomes))
@@ -134,86 +186,3 @@ class ProgressLine:
         here = [outcome for outcome in outcomes if outcome.epsilon == epsilon]
         upper = max(float(outcome.log_delta(epsilon, self._beta).upper[0]) for outcome in here)
         return f"δ ≤ {render.up(math.exp(upper), 3)} so far, at ε = {stated(epsilon)}"
-
-
-def verify(
-    noise_multiplier: options.NoiseOption,
-    epsilon: Annotated[list[float], typer.Option("--epsilon", "-e", help="ε; may be given several times.")],
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    fixed_bins: options.FixedBinsOption = False,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
-    samples: SamplesOption = None,
-    error_prob: ErrorProbOption = None,
-    seed: SeedOption = None,
-    workers: WorkersOption = None,
-    state: StateOption = None,
-    json: options.JsonOption = False,
-) -> None:
-    """Check the exact δ by Monte Carlo. For example: ballsbins verify -s 0.35 -T 1000 -e 10"""
-    mechanism, derived = options.mechanism_from(
-        SamplerName.BALLS_AND_BINS, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
-        batch_size=batch_size, max_batch_size=None,
-    )  # fmt: skip
-    from ballsbins.accounting.monte_carlo.confidence import error_probability
-
-    # the confidence is shared over all ε, so that a false alarm at any of them is as rare as stated
-    rare = error_probability(1e-6 if error_prob is None else error_prob)
-    method = method_from(NAME, samples, rare / len(epsilon), seed, workers, state)
-    rows, disjoint = [], []
-    exacts, answers = deltas(mechanism, epsilon, "auto"), deltas(mechanism, epsilon, method)
-    for point, exact, sampled in zip(epsilon, exacts, answers, strict=True):
-        for direction in ("remove", "add"):
-            one, two = exact.directions[direction], sampled.directions[direction]
-            agree = bool(one.lower <= two.upper and two.lower <= one.upper)
-            rows.append((point, direction, one, two, agree))
-            if not agree:
-                disjoint.append(f"{direction} at ε = {stated(point)}")
-    if json:
-        render.print_json(
-            {
-                "mechanism": mechanism.to_dict(),
-                "agree": not disjoint,
-                "checks": [
-                    {
-                        "epsilon": e,
-                        "direction": d,
-                        "agree": ok,
-                        "exact": a.to_dict(),
-                        "monte_carlo": b.to_dict(),
-                    }
-                    for e, d, a, b, ok in rows
-                ],
-            }
-        )
-    else:
-        out = render.console()
-        out.print(render.describe(mechanism, derived), style="dim")
-        out.print()
-        out.print(
-            render.plain_table(
-                ("ε, direction", "δ at least", "δ at most", "sampled, at least", "at most", ""),
-                [
-                    (
-                        f"{stated(e)}, {d}",
-                        render.down(float(a.lower)),
-                        render.up(float(a.upper)),
-                        render.down(float(b.lower)),
-                        render.up(float(b.upper)),
-                        "agree" if ok else "DISJOINT",
-                    )
-                    for e, d, a, b, ok in rows
-                ],
-            )
-        )
-        out.print()
-        against = f"{sampled.method}, which fails with probability {stated(rare)}"
-        out.print(f"method: {exact.method}, against {against}", style="dim")
-    if disjoint:
-        typer.echo(
-            f"ballsbins: VERIFICATION FAILED: the intervals are disjoint for {', '.join(disjoint)}. By chance alone "
-            f"this happens with probability below {stated(rare)}. Do not rely on these numbers; report it.",
-            err=True,
-        )
-        raise typer.Exit(1)

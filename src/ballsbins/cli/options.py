@@ -78,7 +78,7 @@ MethodOption = Annotated[
     str,
     typer.Option(
         "--method",
-        help="auto; to compare with, for balls-and-bins: renyi or lower-bound, for δ also monte-carlo.",
+        help="auto; to compare with, for balls-and-bins: renyi, lower-bound or monte-carlo.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

@@ -34,6 +34,15 @@ def epsilon(
     batch_size: options.BatchSizeOption = None,
     max_batch_size: options.MaxBatchSizeOption = None,
     method: options.MethodOption = "auto",
+    samples: monte_carlo.SamplesOption = None,
+    error_prob: monte_carlo.ErrorProbOption = None,
+    grid: monte_carlo.GridOption = None,
+    draw: monte_carlo.DrawOption = None,
+    confidence_bound: monte_carlo.ConfidenceBoundOption = None,
+    orders: monte_carlo.OrdersOption = None,
+    seed: monte_carlo.SeedOption = None,
+    workers: monte_carlo.WorkersOption = None,
+    state: monte_carlo.StateOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """What ε do I have? For example: ballsbins epsilon -s 0.35 -T 1000 -d 1e-6"""
@@ -41,7 +50,14 @@ def epsilon(
         sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
         max_batch_size=max_batch_size,
     )  # fmt: skip
-    bound = mechanism.epsilon(delta, method)
+    chosen = monte_carlo.method_from(
+        method, samples, error_prob, seed, workers, state, draw=draw, confidence_bound=confidence_bound,
+        orders=orders, grid=grid,
+    )  # fmt: skip
+    if method == monte_carlo.NAME and grid is None:
+        advice = "State the ε among which to search, such as 0:12:25, before looking."
+        raise InvalidInputError("--grid", None, f"given with --method {method}", advice)
+    bound = mechanism.epsilon(delta, chosen)
     if json:
         return render.print_json(bound.to_dict())
     out = render.console()
@@ -67,6 +83,10 @@ def delta(
     method: options.MethodOption = "auto",
     samples: monte_carlo.SamplesOption = None,
     error_prob: monte_carlo.ErrorProbOption = None,
+    grid: monte_carlo.GridOption = None,
+    draw: monte_carlo.DrawOption = None,
+    confidence_bound: monte_carlo.ConfidenceBoundOption = None,
+    orders: monte_carlo.OrdersOption = None,
     seed: monte_carlo.SeedOption = None,
     workers: monte_carlo.WorkersOption = None,
     state: monte_carlo.StateOption = None,
@@ -77,7 +97,10 @@ def delta(
         sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
         max_batch_size=max_batch_size,
     )  # fmt: skip
-    chosen = monte_carlo.method_from(method, samples, error_prob, seed, workers, state)
+    chosen = monte_carlo.method_from(
+        method, samples, error_prob, seed, workers, state, draw=draw, confidence_bound=confidence_bound,
+        orders=orders, grid=grid,
+    )  # fmt: skip
     bounds = monte_carlo.deltas(mechanism, epsilon, chosen)
     if json:
         data = [bound.to_dict() for bound in bounds]

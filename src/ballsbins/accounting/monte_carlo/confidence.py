@@ -39,6 +39,7 @@ from ballsbins import validate
 from ballsbins.accounting.curve import Array
 
 _HALVINGS = 75
+_BET_HALVINGS = 28  # of at most 700: to 3·10⁻⁶ of the bound, on its outer side
 _TINIEST = 1e-22  # of u: below it p and q agree to rounding
 
 
@@ -153,7 +154,7 @@ def _refuted(
     gains: Callable[[float], Array], counts: Array, beta: float, inner: float, outer: float
 ) -> float:
     """Between log m = `inner`, which is not refuted, and `outer`, the nearest that is, on its outer side."""
-    for _ in range(50):
+    for _ in range(_BET_HALVINGS):
         middle = 0.5 * (inner + outer)
         if _money(gains(math.exp(middle)), counts) >= math.log(1.0 / beta):
             outer = middle

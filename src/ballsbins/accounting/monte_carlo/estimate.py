@@ -35,17 +35,11 @@ _REACH = 37.0  # e^−37 is rounding
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """The numbers start + step·i for i = 0 … size−1; in several copies where samples are of several kinds.
-
-    A number of a kind is counted by its upper bound rounded up, if its lower bound is within `width` of that, and
-    else, or beyond the lattice, at the end: as unknown. Without kinds, both bounds are counted.
-    """
+    """The numbers start + step·i for i = 0 … size−1."""
 
     start: float
     step: float
     size: int
-    kinds: int = 0
-    width: float = 0.0
 
     @staticmethod
     def around(least: float, most: float, tilt: float) -> Lattice:
@@ -71,11 +65,11 @@ class Tally:
     @staticmethod
     def empty(lattice: Lattice) -> Tally:
         """No samples yet."""
-        zeros = np.zeros(max(lattice.kinds, 1) * (lattice.size + 1), dtype=np.int64)
+        zeros = np.zeros(lattice.size + 1, dtype=np.int64)
         return Tally(lattice, 0, zeros, zeros.copy())
 
     @staticmethod
-    def of(lattice: Lattice, low: Array, high: Array, kind: Array | None = None) -> Tally:
+    def of(lattice: Lattice, low: Array, high: Array) -> Tally:
         """Count losses known to lie in [low, high]."""
         wrong = np.flatnonzero(~(low <= high))
         if wrong.size:
@@ -84,13 +78,6 @@ class Tally:
             raise InvalidInputError("bounds on a loss", pair, "a lower and an upper one", advice)
         size = lattice.size
         ends = np.array([0.0, float(size)])
-        if kind is not None:
-            place = np.clip(np.ceil((high - lattice.start) / lattice.step), *ends)
-            wide = lattice.start + lattice.step * place - low > lattice.width * (1.0 + 1e-9)
-            place = np.where((place > 0.0) & wide, ends[1], place) + kind * (size + 1)
-            empty = Tally.empty(lattice)
-            counts = np.bincount(place.astype(np.intp), minlength=empty.high.size).astype(np.int64)
-            return Tally(lattice, low.size, empty.low, counts)
         down = np.clip(np.floor((low - lattice.start) / lattice.step) + 1.0, *ends).astype(np.intp)
         up = np.clip(np.ceil((high - lattice.start) / lattice.step), *ends).astype(np.intp)
         return Tally(
@@ -173,16 +160,26 @@ def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
     )
 
 
-def one_by_one(least: Array, most: Array, counts: Array) -> Moments:
-    """The same from contributions that are known one by one: bounds on each, and how often it came."""
-    m = float(counts.sum())
-    low, high = float(least @ counts) / m, float(most @ counts) / m
+def moments_of_shares(tally: Tally, rest: float) -> Moments:
+    """The same where the contributions themselves were counted, in units of their range."""
+    (low, low_count), (high, high_count) = shares(tally, rest)
+    m = float(tally.count)
+    mean_low, mean_high = float(low @ low_count) / m, min(float(high @ high_count) / m, 1.0)
     bessel = m / max(m - 1.0, 1.0)
-    # the variance of numbers in [least, most] is at most their mean square distance from any one point
-    far = (
-        np.maximum(np.abs(most - high), np.abs(least - high)),
-        np.maximum(np.abs(most - low), np.abs(least - low)),
-    )
     return Moments(
-        int(m), low, high, float(far[1] ** 2 @ counts) / m * bessel, float(far[0] ** 2 @ counts) / m * bessel
+        tally.count,
+        mean_low,
+        mean_high,
+        float(np.square(low - mean_low) @ low_count) / m * bessel,
+        float(np.square(high - mean_high) @ high_count) / m * bessel,
+    )
+
+
+def shares(tally: Tally, rest: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Counted contributions: lower bounds and how often each came, and upper bounds, to which `rest` is added."""
+    below, above = np.flatnonzero(tally.low), np.flatnonzero(tally.high)
+    points = tally.lattice.points
+    return (
+        (np.append(0.0, points)[below], tally.low[below].astype(np.float64)),
+        (np.minimum(np.append(points, 1.0)[above] + rest, 1.0), tally.high[above].astype(np.float64)),
     )

@@ -20,16 +20,15 @@ from ballsbins import validate
 from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
-from ballsbins.accounting.monte_carlo.conditional import MOST_BALLS, Conditional
 from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.plain import Plain
-from ballsbins.accounting.monte_carlo.run import Job, Outcome, Progress, run
+from ballsbins.accounting.monte_carlo.run import TILTED, Job, Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
-from ballsbins.accounting.monte_carlo.tilted import TiltedRemove, best_balls
+from ballsbins.accounting.monte_carlo.tilted import SHARES, Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
 from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.errors import InvalidInputError
@@ -39,9 +38,14 @@ from ballsbins.samplers import BallsAndBins
 SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
 _NOTHING = -690.0  # log δ: as good as 0
-_MANY = 20_000  # coordinates: too many to draw each of them for `add`; order statistics, untilted, must do
-_MOST_CELLS = 2**22  # of a lattice; points that are too far apart for one do not share their samples
+_MANY = (
+    20_000  # coordinates: too many to draw each of them for `add` of several epochs; untilted samples must do
+)
+_MOST_CELLS = 2**20  # of a lattice; points that are too far apart for one do not share their samples
 _LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
+_LARGEST_RANGE = math.log(
+    4.0
+)  # of tilted samples, whose variance is less than that of plain ones, whose range is 1
 _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
 
@@ -49,10 +53,10 @@ _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 class MonteCarlo:
     """Bounds on δ from `samples` samples a direction, failing with probability `error_probability`.
 
-    `sampler`: "tilted" (ours, for any δ and number of epochs) or one of the paper's: "plain", "importance" (one
-    epoch), "order-statistics" and "combined" (one epoch). `orders`: "auto" for `looseness`, a name in
-    `orders.PAPER`, or a list. `bound`: "kl", "bernstein", or "auto": betting where contributions are known one by
-    one (see `conditional`), else "kl". `epsilons`: a grid stated before looking.
+    `sampler`: "tilted" (ours, for small δ and any number of epochs; every ε has its own samples) or one of the
+    paper's: "plain", "importance" (one epoch), "order-statistics" and "combined" (one epoch). `orders`, for the last
+    two: "auto" for `looseness`, a name in `orders.PAPER`, or a list. `bound`: "kl", "bernstein", or "auto": betting
+    for tilted samples, else "kl". `epsilons`: a grid stated before looking.
     """
 
     samples: int = 100_000
@@ -88,7 +92,7 @@ class MonteCarlo:
                 raise InvalidInputError(
                     name, value, f"one of {', '.join(allowed)}", "Leave it out for the best one."
                 )
-        if self.orders != "auto" and self.sampler in ("plain", "importance"):
+        if self.orders != "auto" and self.sampler not in ("order-statistics", "combined"):
             advice = 'Leave them out, or use "order-statistics" or "combined".'
             raise InvalidInputError("orders", self.orders, f"left out for {self.sampler} samples", advice)
         if self.epsilons is not None and (
@@ -236,15 +240,14 @@ class MonteCarloCurve:
         return np.array([self._sure(float(point), direction) for point in epsilon])
 
     def _sure(self, epsilon: float, direction: Direction) -> float:
-        """Log of a bound on δ that needs no samples: 1, or for `add` the least range of a tilted sample."""
-        if direction != ADD or epsilon <= 0.0 or self.settings.sampler != "tilted":
+        """Log of a bound on δ that needs no samples: 1, or the range of a tilted sample."""
+        if self.settings.sampler != "tilted":
             return 0.0
-        power = best_power(self.sigma, self.steps, self.epochs, epsilon)
-        if power == 0.0:
-            return 0.0
-        one = TiltedAdd(self.sigma, self.steps, power)
-        kappa = self.epochs * (one.log_weight + one.log_weight_error)
-        return min(log_range(kappa, power, epsilon), 0.0)
+        sampler = self.sampler_for(epsilon, direction)
+        above = sampler.log_weight_error
+        if isinstance(sampler, TILTED):
+            above += math.log1p(sampler.rest)
+        return min(log_range(sampler.log_weight, sampler.tilt, epsilon) + above, 0.0)
 
     def sampler_for(self, epsilon: float, direction: Direction) -> LossSampler:
         """What to draw for one ε."""
@@ -259,7 +262,9 @@ class MonteCarloCurve:
         if last is not None and self.epochs == 0:
             return last
         one = make[self.settings.sampler](epsilon, direction)
-        return one if self.epochs == 1 and last is None else Epochs(one, self.epochs, last)
+        if isinstance(one, TILTED) or (self.epochs == 1 and last is None):
+            return one
+        return Epochs(one, self.epochs, last)
 
     def _orders(self, draws: int) -> tuple[int, ...]:
         if self.settings.orders == "auto":
@@ -281,19 +286,15 @@ class MonteCarloCurve:
         return Combined(self.sigma, self.steps, direction, epsilon, self._orders(draws))
 
     def _tilted(self, epsilon: float, direction: Direction) -> LossSampler:
-        if direction == ADD:
+        if direction == ADD and self.epochs > 1:
             if epsilon <= 0.0 or self.steps > _MANY:
                 return self._untilted(ADD)
             power = best_power(self.sigma, self.steps, self.epochs, epsilon)
-            return TiltedAdd(self.sigma, self.steps, power) if power > 0.0 else self._untilted(ADD)
-        balls = best_balls(self.sigma, self.steps, self.epochs, epsilon) if epsilon > 0.0 else 1
-        draws, k = self.steps - balls, None
-        if draws > _FEW:
-            k = self._orders(draws)
-            k = k if 3 * len(k) < draws else None
-        if self.epochs == 1 and self.steps > 1 and 2 <= balls <= MOST_BALLS:
-            return Conditional(self.sigma, self.steps, balls, k)
-        return TiltedRemove(self.sigma, self.steps, balls, k)
+            if power == 0.0:
+                return self._untilted(ADD)
+            return TiltedAdd(self.sigma, self.steps, power, epsilon, self.epochs)
+        tilted = Tilted(self.sigma, self.steps, direction, epsilon, self.epochs)
+        return tilted if tilted.log_weight < _LARGEST_RANGE else self._untilted(direction)
 
     def _untilted(self, direction: Direction) -> LossSampler:
         return (
@@ -306,8 +307,8 @@ class MonteCarloCurve:
 def _lattice(sampler: LossSampler, epsilon: Array) -> Lattice:
     """What increasing ε need."""
     ends = float(epsilon[0]), float(epsilon[-1])
-    if isinstance(sampler, Conditional):
-        return sampler.lattice(*ends)
+    if isinstance(sampler, TILTED):
+        return SHARES
     return Lattice.around(*ends, sampler.tilt)
 
 

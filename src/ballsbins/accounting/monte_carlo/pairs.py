@@ -56,7 +56,7 @@ class LossSampler(Protocol):
         ...
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Lower and upper bounds on L(x) for `count` independent x ∼ G; in `conditional` of something else."""
+        """Lower and upper bounds on L(x) for `count` independent x ∼ G; in `tilted` on contributions to δ."""
         ...
 
 

@@ -4,9 +4,9 @@ Samples come in blocks; block i of a run has its own generator, seeded by (seed,
 depends on the sampler alone. Counts of losses are integers, so their sum does not depend on who drew what: one
 seed, one answer, on any number of workers. Jobs (two directions, perhaps several ε) are drawn side by side.
 
-Looks are taken after 1, 2, 4, 8, … blocks; `Outcome` keeps the counts of the last one. A run that ends as planned
-is judged at its planned number of samples with 9/10 of β; whatever is shown before, or after a run was extended, is
-judged at the last look, with shares of the other 1/10 (`confidence.spend`). Both together fail with probability β.
+Looks are taken after 1, 2, 4, 8, … blocks; `Outcome` keeps the counts of each. A run is judged at the number of
+samples first planned with 9/10 of β, and at each look with its share of the other 1/10 (`confidence.spend`). All
+bounds together fail with probability β, so the answer is always their intersection: more samples never widen it.
 """
 
 from __future__ import annotations
@@ -25,79 +25,89 @@ import numpy as np
 from ballsbins import extras, validate
 from ballsbins.accounting.curve import Array, Interval
 from ballsbins.accounting.monte_carlo import confidence
-from ballsbins.accounting.monte_carlo.conditional import Conditional
-from ballsbins.accounting.monte_carlo.estimate import Lattice, Moments, Tally, moments, one_by_one
+from ballsbins.accounting.monte_carlo.confidence import log_bet_lower, log_bet_upper
+from ballsbins.accounting.monte_carlo.estimate import (
+    Lattice,
+    Moments,
+    Tally,
+    moments,
+    moments_of_shares,
+    shares,
+)
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
-from ballsbins.accounting.monte_carlo.state import Entry, StateFile
+from ballsbins.accounting.monte_carlo.state import Saved, StateFile
+from ballsbins.accounting.monte_carlo.tilted import Tilted
+from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
 from ballsbins.errors import InvalidInputError
 
 _BLOCK = 2**20  # numbers drawn for one block
 _SAVE_SECONDS = 30.0
 PLANNED_SHARE = 0.9
+TILTED = (Tilted, TiltedAdd)  # they give contributions to δ at one ε, not losses
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts so far, and those of the last look."""
+    """Counts so far, those of every look, and those of the samples first planned if there were as many."""
 
     sampler: LossSampler
     tally: Tally
-    look: int  # number of the last look, −1 before the first
-    looked: Tally
-    planned: int  # the number of samples first planned
+    looks: tuple[Tally, ...]  # after 1, 2, 4, … blocks
+    whole: Tally | None
     wanted: int  # the number of samples now wanted
     epsilon: float = 0.0  # the least one asked for
 
-    @property
-    def as_planned(self) -> bool:
-        """Whether the samples are those first planned, neither fewer nor more."""
-        return self.tally.count == self.planned == self.wanted
-
-    def moments(self, epsilon: float) -> Moments:
+    def moments(self, epsilon: float, tally: Tally | None = None) -> Moments:
         """Mean and variance of the contributions, in units of the range."""
-        if isinstance(self.sampler, Conditional):
-            return one_by_one(*self.sampler.values(self.tally, epsilon))
-        return moments(self.tally, self.sampler.tilt, epsilon)
+        tally = self.tally if tally is None else tally
+        if isinstance(self.sampler, TILTED):
+            return moments_of_shares(tally, self.sampler.rest)
+        return moments(tally, self.sampler.tilt, epsilon)
 
     def log_delta(self, epsilon: float | Array, beta: float, bound: str = "auto") -> Interval:
         """Bounds on log δ at each ε, each side of each failing with probability at most β."""
         points = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
-        if points.min() < self.sampler.least_epsilon:
-            advice = "Outside of its event losses may be larger than that; draw again."
-            bound = f"at least {self.sampler.least_epsilon}, for which the event was made"
-            raise InvalidInputError("epsilon", float(points.min()), bound, advice)
-        if self.as_planned:
-            tally, share = self.tally, PLANNED_SHARE * beta
-        elif self.look >= 0:
-            tally, share = self.looked, confidence.spend((1.0 - PLANNED_SHARE) * beta, self.look)
-        else:
-            return Interval(np.full(points.shape, -np.inf), np.zeros(points.shape), np.zeros(points.shape))
-        m = float(tally.count)
-        if isinstance(self.sampler, Conditional):
-            each = [self.sampler.values(tally, float(point)) for point in points]
-            found = [one_by_one(*values) for values in each]
-        else:
-            each = []
-            found = [moments(tally, self.sampler.tilt, float(point)) for point in points]
-        low, high = np.array([f.mean_low for f in found]), np.array([f.mean_high for f in found])
-        if bound == "auto" and each:
-            lower = np.array([confidence.log_bet_lower(least, n, share) for least, _, n in each])
-            upper = np.array([confidence.log_bet_upper(most, n, share) for _, most, n in each])
-        elif bound != "bernstein":
-            lower = confidence.log_kl_lower(low, m, share)
-            upper = confidence.log_kl_upper(high, m, share)
-        else:
-            spread = np.array([(f.variance_low, f.variance_high) for f in found]).T
-            lower = confidence.log_bernstein_lower(low, spread[0], m, share)
-            upper = confidence.log_bernstein_upper(high, spread[1], m, share)
-        tilt, kappa = self.sampler.tilt, self.sampler.log_weight
-        scale = np.array([log_range(kappa, tilt, float(point)) for point in points])
-        error = self.sampler.log_weight_error
-        lower, upper = lower + scale - error, np.minimum(upper + scale + error, 0.0)
+        least = self.sampler.least_epsilon
+        if points.min() < least or (isinstance(self.sampler, TILTED) and points.max() > least):
+            advice = "These samples were drawn for another one; draw again."
+            wrong = float(points.min() if points.min() < least else points.max())
+            only = f"{least}" if isinstance(self.sampler, TILTED) else f"at least {least}"
+            raise InvalidInputError("epsilon", wrong, f"{only}, for which they were drawn", advice)
+        kappa, error = self.sampler.log_weight, self.sampler.log_weight_error
+        scale = np.array([log_range(kappa, self.sampler.tilt, float(point)) for point in points])
+        judged = [
+            (tally, confidence.spend((1.0 - PLANNED_SHARE) * beta, k)) for k, tally in enumerate(self.looks)
+        ]
+        if self.whole is not None:
+            judged.append((self.whole, PLANNED_SHARE * beta))
+        lower, upper = np.full(points.shape, -np.inf), np.zeros(points.shape)
+        for tally, share in judged:
+            below, above = self._bounds(points, tally, share, bound)
+            lower, upper = np.maximum(lower, below + scale - error), np.minimum(upper, above + scale + error)
+        if not judged:
+            return Interval(lower, upper, upper)
+        latest = max((tally for tally, _ in judged), key=lambda tally: tally.count)
+        found = [self.moments(float(point), latest) for point in points]
         with np.errstate(divide="ignore"):
-            value = np.log(0.5 * (low + high)) + scale
+            value = np.log([0.5 * (f.mean_low + f.mean_high) for f in found]) + scale
         lower = np.minimum(lower, upper)
         return Interval(lower, np.clip(value, lower, upper), upper)
+
+    def _bounds(self, points: Array, tally: Tally, share: float, bound: str) -> tuple[Array, Array]:
+        """Logs of bounds on the mean contribution from one tally, in units of the range."""
+        if isinstance(self.sampler, TILTED) and bound == "auto":
+            below, above = shares(tally, self.sampler.rest)
+            return np.array([log_bet_lower(*below, share)]), np.array([log_bet_upper(*above, share)])
+        found = [self.moments(float(point), tally) for point in points]
+        low, high = np.array([f.mean_low for f in found]), np.array([f.mean_high for f in found])
+        m = float(tally.count)
+        if bound != "bernstein":
+            return confidence.log_kl_lower(low, m, share), confidence.log_kl_upper(high, m, share)
+        spread = np.array([(f.variance_low, f.variance_high) for f in found]).T
+        return (
+            confidence.log_bernstein_lower(low, spread[0], m, share),
+            confidence.log_bernstein_upper(high, spread[1], m, share),
+        )
 
 
 # called after every task with what all jobs have so far, and once more, with True, when no more will be drawn
@@ -161,7 +171,7 @@ def run(
                 if progress is not None:
                     progress(outcomes(), False)
                 if state is not None and time.monotonic() - saved > _SAVE_SECONDS:
-                    state.put({one.question: one.entry for one in running})
+                    state.put({one.question: one.saved for one in running})
                     saved = time.monotonic()
     except KeyboardInterrupt:
         for one in running:
@@ -170,7 +180,7 @@ def run(
         if progress is not None:
             progress(outcomes(), True)
     if state is not None:
-        state.put({one.question: one.entry for one in running})
+        state.put({one.question: one.saved for one in running})
     return outcomes()
 
 
@@ -186,21 +196,21 @@ class _Running:
                 "Make its class a frozen dataclass: saved samples are found again by what repr says of it."
             )
             raise InvalidInputError("sampler", type(job.sampler).__name__, "told apart by its repr", advice)
-        facts = f"seed={seed} stream={job.stream} block={self.size} format=2"
+        facts = f"seed={seed} stream={job.stream} block={self.size} format=3"
         self.question = f"{job.sampler!r} {job.lattice!r} {facts}"
-        entry = None if state is None else state.get(self.question)
-        begin, done = _start(job.sampler, job.lattice, job.samples, entry)
-        self.outcome = replace(begin, epsilon=job.epsilon)
-        if self.outcome.tally.count > job.samples:
+        if state is None:
+            self.saved = Saved(job.samples, 0, Tally.empty(job.lattice))
+        else:
+            self.saved = state.begin(self.question, job.lattice, job.samples)
+        if self.saved.tally.count > job.samples:
             advice = "Ask for as many or more, or name another file."
-            found = f"at least {self.outcome.tally.count}, the number saved in the state file"
+            found = f"at least {self.saved.tally.count}, the number saved in the state file"
             raise InvalidInputError("samples", job.samples, found, advice)
-        # without a last, partial block: what can be continued. One name for both, as Ctrl-C may come at any time
-        self._kept = self.outcome, done
+        self._tally = self.saved.tally  # with a last, partial block, which cannot be continued
 
     def tasks(self, k: int) -> Iterator[tuple[float, int, int, int]]:
         """Runs of blocks that end at every power of two; the share of the job done, job k, first and last block."""
-        _, done = self._kept
+        done = self.saved.done
         while done < self.blocks:
             look = 1 << done.bit_length() if done else 1
             stop = min(self.blocks, look, done + max(1, min(16, done // 4)))
@@ -210,22 +220,27 @@ class _Running:
             done = stop
 
     def add(self, last: int, tally: Tally) -> None:
-        """Add the blocks up to `last`."""
-        self.outcome = replace(self.outcome, tally=self.outcome.tally.merge(tally))
-        if last & (last - 1) == 0 and last * self.size <= self.job.samples:  # 1, 2, 4, … blocks
-            self.outcome = replace(self.outcome, look=last.bit_length() - 1, looked=self.outcome.tally)
+        """Add the blocks up to `last`. What can be continued has one name, as Ctrl-C may come at any time."""
+        self._tally, before = self._tally.merge(tally), self.saved
+        whole = self._tally if self._tally.count == before.planned else before.whole
         if last * self.size <= self.job.samples:
-            self._kept = self.outcome, last
+            looks = (
+                (*before.looks, self._tally) if last & (last - 1) == 0 else before.looks
+            )  # 1, 2, 4, … blocks
+            self.saved = replace(before, done=last, tally=self._tally, looks=looks, whole=whole)
+        else:
+            self.saved = replace(before, whole=whole)
 
     def stop(self) -> None:
         """Leave it at what can be continued, unless it is complete."""
-        if self.outcome.tally.count < self.job.samples:
-            self.outcome, _ = self._kept
+        if self._tally.count < self.job.samples:
+            self._tally = self.saved.tally
 
     @property
-    def entry(self) -> Entry:
-        """What can be continued, to be saved."""
-        return _entry(*self._kept)
+    def outcome(self) -> Outcome:
+        """What there is."""
+        saved, job = self.saved, self.job
+        return Outcome(job.sampler, self._tally, saved.looks, saved.whole, job.samples, job.epsilon)
 
 
 def _drawn(
@@ -252,27 +267,3 @@ def _drawn(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that tasks are dropped: so it is meant after Ctrl-C
             found.close()
-
-
-def _entry(outcome: Outcome, done: int) -> Entry:
-    head = [outcome.planned, done, outcome.tally.count, outcome.look, outcome.looked.count]
-    parts = [outcome.tally.low, outcome.tally.high, outcome.looked.low, outcome.looked.high]
-    return np.concatenate([np.array(head, dtype=np.int64), *parts])
-
-
-def _start(sampler: LossSampler, lattice: Lattice, samples: int, entry: Entry | None) -> tuple[Outcome, int]:
-    """An outcome without samples, or the one that was saved; and the blocks done."""
-    empty = Tally.empty(lattice)
-    if entry is None:
-        return Outcome(sampler, empty, -1, empty, samples, samples), 0
-    planned, done, count, look, looked_count = (int(x) for x in entry[:5])
-    low, high, looked_low, looked_high = entry[5:].reshape(4, empty.low.size)
-    outcome = Outcome(
-        sampler,
-        Tally(lattice, count, low, high),
-        look,
-        Tally(lattice, looked_count, looked_low, looked_high),
-        planned,
-        samples,
-    )
-    return outcome, done

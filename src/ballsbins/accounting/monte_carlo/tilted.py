@@ -1,100 +1,131 @@
-"""Past the paper, `remove`: draw x from G with dG/dQ = S^n/E_Q[S^n], for any number of epochs.
+"""Past the paper: contributions to δ at one ε, drawn from the laws of `levels`; `remove` for any number of epochs.
 
-S^n is a sum over n balls thrown into T bins, and each term tilts a Gaussian to another Gaussian, so G is exactly
-this: throw n balls with the weights of `occupancy`, then x_t ∼ N(k_t, σ²) where bin t has k_t balls. (n = 1 is P.)
-As dP/dQ = S, dP/dG = E_Q[S^n]·S^{1−n} is a function of the loss: τ = n − 1, κ = log E_Q[S^n] in the words of `pairs`.
-The range of a contribution is b(ε) = E_Q[S^n]·K^{1−n}·(n−1)^{n−1}/n^n, and n is chosen to make it least: then b is a
-Chernoff bound on δ, typically about ten times δ, so that some 10⁴ samples bound *any* δ within 10 %.
-Epochs multiply: κ adds up, τ stays. The paper leaves an importance sampler for several epochs open.
+A sample is a cell for each coordinate. With M and v of each epoch (see `cells`), its contribution in units of b is
 
-It treats the spiked coordinate apart (all n balls fall together where single large losses dominate), so nothing of
-the paper's factor T is wasted. Coordinates without balls are drawn plainly, or bounded by order statistics.
+    Π_epochs [(eθ/a)^a e^{−θM−θ²v/2}/N]·E[(X − K)₊ | cells] / (N′·K^{1−a}(a−1)^{a−1}/a^a) ,
 
-For one epoch and few balls `conditional` takes the expectation over the coordinate with the most balls exactly.
+with θM + θ²v/2 the log of the tilts, N the number of coordinates in the level of the epoch (1 in the base), and N′
+that of epochs in the highest level (1 if that is the base). The expectation given the cells is known from both sides:
+from below, at the mean, by Jensen's inequality; from above by the lesser of two, with r = ΠM/K, V = Σ v/M² and
+W = Σ Var[S | cells]/M²,
+
+    ½K(√((r−1)² + r²(e^W − 1)) + r − 1)      Scarf's bound, as Var[X | cells] ≤ (ΠM)²(e^W − 1)
+    K·r^a e^{a²V/2}(a−1)^{a−1}/a^a            for any a > 1, as S^a ≤ M^a e^{a(S/M−1)}, by Hoeffding's lemma.
+
+`add` has the same with E[(1 − S/K)₊ | cells].
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from ballsbins.accounting.monte_carlo.occupancy import Occupancy
-from ballsbins.accounting.monte_carlo.order_statistics import bounded_sums
-from ballsbins.accounting.monte_carlo.orders import checked
-from ballsbins.accounting.monte_carlo.pairs import Losses, log_range
-from ballsbins.accounting.monte_carlo.plain import sum_of_z, with_spikes
+from ballsbins.accounting.curve import ADD, Array, Direction
+from ballsbins.accounting.monte_carlo import levels
+from ballsbins.accounting.monte_carlo.estimate import Lattice
+from ballsbins.accounting.monte_carlo.pairs import Losses
 
-MOST_BALLS = 200
-
-
-@lru_cache(maxsize=16)
-def occupancy_of(s: float, bins: int, balls: int) -> Occupancy:
-    """The law of n balls in T bins, kept."""
-    return Occupancy(s, bins, balls)
+SHARES = Lattice(0.0, 2.0**-13, 2**13 + 1)  # contributions are counted in units of b
+_ROUNDING = 1e-14  # of the log of the tilted mass of one coordinate
+_LEAST_SPREAD = 1e-12  # V: larger is valid, and nothing overflows
 
 
 @dataclass(frozen=True)
-class Tilt:
-    """x ∼ S^n·Q of one epoch; `orders` bound the coordinates without balls, or None to draw them all."""
+class Tilted:
+    """Contributions to δ(ε); `add` is for one epoch."""
 
     sigma: float
     steps: int
-    balls: int
-    orders: tuple[int, ...] | None = None
-    least_epsilon: float = -math.inf
-    log_weight_error: float = 0.0
+    direction: Direction
+    epsilon: float
+    epochs: int = 1
+    tilt = 0.0
 
-    def __post_init__(self) -> None:
-        """Check the orders."""
-        if self.orders is not None:
-            checked(self.orders, self.steps - self.balls)
+    @property
+    def plan(self) -> levels.Plan:
+        """Cells and laws."""
+        if self.direction == ADD:
+            return levels.add(self.sigma, self.steps, self.epsilon)
+        return levels.remove(self.sigma, self.steps, self.epochs, self.epsilon)
+
+    @property
+    def rest(self) -> float:
+        """What is not sampled at most, in units of b."""
+        return self.plan.rest
 
     @property
     def row(self) -> int:
-        return self.balls + (self.steps if self.orders is None else len(self.orders))
-
-    @property
-    def tilt(self) -> float:
-        """τ = n − 1."""
-        return self.balls - 1.0
+        return min(self.steps, self.plan.cells.mean.size)
 
     @property
     def log_weight(self) -> float:
-        """κ = log E_Q[S^n]."""
-        return occupancy_of(1.0 / self.sigma, self.steps, self.balls).log_moment(self.balls)
+        """Log b."""
+        return self.plan.log_range + (self.epsilon if self.direction != ADD and self.epochs == 1 else 0.0)
 
+    @property
+    def log_weight_error(self) -> float:
+        """Rounding."""
+        return _ROUNDING * self.steps * self.epochs + 1e-9
 
-@dataclass(frozen=True)
-class TiltedRemove(Tilt):
-    """The tilt with all coordinates drawn, or bounded."""
+    @property
+    def least_epsilon(self) -> float:
+        return self.epsilon
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """The loss, or bounds on it from order statistics."""
-        s, T = 1.0 / self.sigma, self.steps
-        k = occupancy_of(s, T, self.balls).draw(rng, count)
-        log_z = s * rng.standard_normal(k.shape) + s * s * (k - 0.5)
-        if self.orders is not None:
-            log_z[k == 0] = -np.inf
-            occupied = np.count_nonzero(k, axis=1)
-            orders = np.array(self.orders, dtype=np.int64)
-            low, high = bounded_sums(rng, count, T - occupied.astype(np.float64), orders, s)
-            return with_spikes(log_z, low, T), with_spikes(log_z, high, T)
-        # coordinates beyond the occupied ones are plain: k = 0 above, and the rest here
-        rest = sum_of_z(rng, count, T - k.shape[1], s)
-        loss = with_spikes(log_z, rest, T)
-        return loss, loss
+        """Bounds on the contributions, in units of b."""
+        plan, E = self.plan, self.epochs
+        low, high = np.empty((2, count))
+        which = np.searchsorted(plan.chance[:-1], rng.random(count), side="right")
+        for stratum in np.unique(which):
+            rows = np.flatnonzero(which == stratum)
+            here = plan.strata[stratum]
+            level = np.full((rows.size, E), len(here.levels) - 1)
+            level[:, 1:] = np.searchsorted(here.chance[:-1], rng.random((rows.size, E - 1)), side="right")
+            found = np.empty((rows.size, E, 5))
+            for kind in np.unique(level):
+                mine = level == kind
+                found[mine] = plan.law(int(stratum), int(kind)).draw(rng, int(mine.sum()))
+            M, v, variance, tilts, N = np.moveaxis(found, 2, 0)
+            log_weight = -(tilts + here.log_factor[level] + np.log(np.maximum(N, 1.0))).sum(axis=1)
+            if here.levels[-1].first > 0:
+                log_weight -= np.log(np.count_nonzero(level == len(here.levels) - 1, axis=1))
+            log_weight -= here.log_peak
+            if self.direction == ADD:
+                payoffs = _put(M[:, 0], v[:, 0], variance[:, 0])
+            else:
+                payoffs = _call(M, v, variance, plan.log_k)
+            low[rows], high[rows] = (np.exp(np.minimum(log_weight + payoff, 0.0)) for payoff in payoffs)
+        return low, high
 
 
-def best_balls(sigma: float, steps: int, epochs: int, epsilon: float) -> int:
-    """The n with the least range b(ε)."""
-    most = 8
-    while True:
-        occupancy = occupancy_of(1.0 / sigma, steps, most)
-        ranges = [log_range(epochs * occupancy.log_moment(n), n - 1.0, epsilon) for n in range(1, most + 1)]
-        best = 1 + int(np.argmin(ranges))
-        if best < most - 1 or most >= MOST_BALLS:
-            return best
-        most = min(2 * most, MOST_BALLS)
+def _call(M: Array, v: Array, variance: Array, log_k: float) -> tuple[Array, Array]:
+    """Log of a lower and an upper bound on E[(X − K)₊ | cells]."""
+    M = np.maximum(M, 1e-300)
+    d = np.log(M).sum(axis=1) - log_k
+    V = np.maximum((v / np.square(M)).sum(axis=1), _LEAST_SPREAD)
+    a = np.maximum((np.sqrt(d * d + 4.0 * V) - d) / (2.0 * V), 1.0 + 1e-9)
+    with np.errstate(over="ignore", divide="ignore"):
+        excess = np.expm1(d)
+        low = np.log(np.maximum(excess, 0.0))
+        whole = np.expm1((variance / np.square(M)).sum(axis=1))
+        scarf = _log_scarf(excess, np.exp(2.0 * d) * whole)
+    chernoff = a * d + 0.5 * a * a * V + (a - 1.0) * np.log(a - 1.0) - a * np.log(a)
+    return low + log_k, np.maximum(np.minimum(scarf, chernoff), low) + log_k
+
+
+def _put(M: Array, v: Array, variance: Array) -> tuple[Array, Array]:
+    """The same of E[(1 − S/K)₊ | cells], in units of K."""
+    d, v = 1.0 - M, np.maximum(v, _LEAST_SPREAD)
+    rate = (np.sqrt(d * d + 4.0 * v) - d) / (2.0 * v)
+    with np.errstate(divide="ignore"):
+        low = np.log(np.maximum(d, 0.0))
+    chernoff = rate * d + 0.5 * rate * rate * v - 1.0 - np.log(rate)
+    return low, np.maximum(np.minimum(_log_scarf(d, variance), np.minimum(chernoff, 0.0)), low)
+
+
+def _log_scarf(d: Array, variance: Array) -> Array:
+    """log ½(√(variance + d²) + d), without cancellation."""
+    root = np.hypot(d, np.sqrt(variance))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.log(np.where(d > 0.0, 0.5 * (root + d), 0.5 * variance / (root - d)))

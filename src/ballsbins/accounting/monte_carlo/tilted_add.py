@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
@@ -29,9 +30,11 @@ from scipy.special import lambertw
 from ballsbins.accounting.curve import Array
 from ballsbins.accounting.monte_carlo.pairs import Losses, log_range
 
+Integers = NDArray[np.intp]
+
 _CELLS = 2**15
 _DEPTH = 45.0
-_SLAB = 2**18
+_SLAB = 2**15  # numbers drawn at a time: what stays in the cache
 _FIRST, _LAST, _STEP = -30.0, 690.0, 0.125  # of u: e^−30 is nothing beside 1, e^690 nearly beyond the doubles
 _LARGEST = 3e5  # of −log L^T in the table
 _ROUNDING = 1e-9
@@ -137,55 +140,82 @@ def _law(s: float, steps: int, beta: float) -> _Law:
 
 @dataclass(frozen=True)
 class TiltedAdd:
-    """x ∼ S^{−β}·Q of one epoch."""
+    """Contributions to δ(ε) of x ∼ S^{−β}·Q in each of several epochs, in units of b."""
 
     sigma: float
     steps: int
     power: float
-    least_epsilon: float = -math.inf
+    epsilon: float
+    epochs: int = 1
+    tilt = 0.0
+    rest = 0.0
 
     @property
     def row(self) -> int:
         return 2 * self.steps
 
     @property
-    def tilt(self) -> float:
-        """τ = β."""
-        return self.power
-
-    @property
-    def log_weight(self) -> float:
+    def log_moment(self) -> float:
         """κ = log E_Q[S^{−β}]."""
         return _law(1.0 / self.sigma, self.steps, self.power).log_weight
 
     @property
+    def log_weight(self) -> float:
+        """Log b = log e^{Eκ−βε}·β^β/(1+β)^{1+β}."""
+        return log_range(self.epochs * self.log_moment, self.power, self.epsilon)
+
+    @property
     def log_weight_error(self) -> float:
-        """η."""
-        return _law(1.0 / self.sigma, self.steps, self.power).error
+        """η of every epoch."""
+        return self.epochs * _law(1.0 / self.sigma, self.steps, self.power).error
+
+    @property
+    def least_epsilon(self) -> float:
+        return self.epsilon
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Exact losses."""
+        """Contributions (1 − e^{ε−L})₊ e^{−β(L−ε)} over the most that can be; L is the sum over epochs."""
+        beyond = sum(self._losses(rng, count) for _ in range(self.epochs)) - self.epsilon
+        beta = self.power
+        entropy = beta * math.log(beta) - (1.0 + beta) * math.log1p(beta)
+        x = np.maximum(beyond, 0.0)
+        share = np.minimum(-np.expm1(-x) * np.exp(-beta * x - entropy), 1.0)
+        return share, share
+
+    def _losses(self, rng: np.random.Generator, count: int) -> Array:
+        """Of one epoch, exact."""
         s, T = 1.0 / self.sigma, self.steps
         a = _tangent(np.exp(_law(s, T, self.power).draw(rng, count)) / T, s)
         total = np.zeros(count)
         width = max(_SLAB // count, 1)
         for start in range(0, T, width):
             total += _accepted(rng, a, min(width, T - start), s).sum(axis=1)
-        loss = math.log(T) + s * a + 0.5 * s * s - np.log(total)
-        return loss, loss
+        return np.asarray(math.log(T) + s * a + 0.5 * s * s - np.log(total))
 
 
 def _accepted(rng: np.random.Generator, a: Array, width: int, s: float) -> Array:
     """e^{sx} for x = g + a and g with density ∝ e^{−ωZ(g)} φ(g), shape (len(a), width)."""
-    found = np.empty(a.size * width)
+    found = rng.standard_normal((a.size, width))
     weight = np.repeat(a / s, width)
-    open_ = np.arange(found.size)
+    open_ = _reject(rng, found.reshape(-1), weight, s)
     while open_.size:
-        x = s * rng.standard_normal(open_.size)
-        accept = rng.standard_exponential(open_.size) >= weight[open_] * (np.expm1(x) - x)
-        found[open_[accept]] = np.exp(x[accept])
-        open_ = open_[~accept]
-    return found.reshape(a.size, width)
+        again = rng.standard_normal(open_.size)
+        left = _reject(rng, again, weight[open_], s)
+        found.reshape(-1)[open_] = again
+        open_ = open_[left]
+    return found
+
+
+def _reject(rng: np.random.Generator, x: Array, weight: Array, s: float) -> Integers:
+    """Replace x by e^{sx}, in place; where to draw again. As e^{−y} ≥ 1 − y, few exponentials are needed."""
+    x *= s
+    y = -1.0 - x
+    np.exp(x, out=x)
+    y += x
+    y *= weight
+    u = rng.random(x.size)
+    doubtful = np.flatnonzero(u + y >= 1.0)
+    return doubtful[u[doubtful] >= np.exp(-y[doubtful])]
 
 
 @lru_cache(maxsize=1024)
