@@ -19,6 +19,7 @@ from ballsbins import (
     most_epochs,
     plan,
 )
+from ballsbins.mechanism import MOST_EPOCHS
 
 ONE_EPOCH = [
     (BallsAndBins(1000), 8.0, 1e-6),
@@ -66,6 +67,9 @@ def test_the_gaussian_mechanism_in_closed_form():
 def test_automatic_truncation():
     found = calibrate(BallsAndBins(1000), epsilon=4.0, delta=1e-6, max_batch_size="auto", num_examples=10**6)
     penalty = found.delta(4.0).penalty
+    assert calibrate(
+        BallsAndBins(9), epsilon=1.0, delta=1e-9, max_batch_size="auto", num_examples=2**48
+    ).sampler.max_batch_size == pytest.approx(2**48 / 9, rel=1e-5)
     assert 0 < penalty <= 0.01 * 1e-6
     size = found.sampler.max_batch_size
     smaller = Mechanism(
@@ -78,6 +82,31 @@ def test_most_epochs():
     found = most_epochs(BallsAndBins(30, redraw=False), 3.0, epsilon=2.0, delta=1e-6)
     assert found.epsilon(1e-6).upper <= 2.0
     assert Mechanism(found.sampler, 3.0, found.epochs + 1).epsilon(1e-6).upper > 2.0
+
+
+def test_the_most_epochs_that_can_be_asked_for():
+    for sampler in (Deterministic(9), Shuffle(9), BallsAndBins(1), BallsAndBins(9)):
+        found = most_epochs(sampler, 1e6, epsilon=8.0, delta=1e-9)
+        assert found.epochs == MOST_EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("sampler", "epsilon", "delta", "low", "high"),
+    [
+        (BallsAndBins(2), 1e-3, 1e-9, 2000.0, 6000.0),
+        (Poisson(1), 1e-3, 1e-9, 2000.0, 6000.0),
+        (BallsAndBins(2), 1e-5, 1e-9, 1e4, 1e6),  # only δ_D is known
+        (BallsAndBins(1000), 600.0, 1e-6, 0.02, 0.05),
+        (BallsAndBins(50, redraw=False), 699.0, 1e-3, 0.02, 0.05),
+        (Poisson(1000), 600.0, 1e-6, 1e-3, 1.0),
+    ],
+    ids=repr,
+)
+def test_much_and_little_noise_is_found(sampler, epsilon, delta, low, high):
+    found = calibrate(sampler, epsilon=epsilon, delta=delta)
+    assert low < found.noise_multiplier < high
+    assert found.epsilon(delta).upper <= epsilon * (1 + 1e-12)
+    assert Mechanism(sampler, found.noise_multiplier * (1 - 1e-5)).epsilon(delta).upper > epsilon
 
 
 def test_least_steps():
@@ -116,6 +145,13 @@ def test_plan():
         ),
         (
             lambda: calibrate(BallsAndBins(9), epsilon=1.0, delta=1e-6, max_batch_size="auto"),
+            InvalidInputError,
+            "num_examples",
+        ),
+        (
+            lambda: calibrate(
+                BallsAndBins(9), epsilon=1.0, delta=1e-6, max_batch_size="auto", num_examples=2**48 + 1
+            ),
             InvalidInputError,
             "num_examples",
         ),

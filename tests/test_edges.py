@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from ballsbins import BallsAndBins, Mechanism, Shuffle
 from ballsbins.accounting.curve import DIRECTIONS
+from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.poisson import PoissonStepCurve
 
 
@@ -42,3 +44,44 @@ def test_an_unfinished_pass_over_fixed_bins_is_bounded_by_the_runs_around_it():
     # seen twice with probability 1/1000, where ε = 400 cannot come of one pass
     twice = PoissonStepCurve(sigma / math.sqrt(2), steps).log_delta(epsilon[3:], "remove")
     assert run.directions["remove"].lower[3] == pytest.approx(float(twice.value[0]), rel=1e-6)
+
+
+def two_bins(sigma, epsilon, direction):
+    """T = 2 by quadrature over the difference of the two; given that, S is one log-normal."""
+    s = 1 / sigma
+    v, weight = np.polynomial.hermite_e.hermegauss(120)
+    log_mean = np.log(np.cosh(s * v / math.sqrt(2))) - s * s / 4
+    gauss = GaussianCurve(sigma * math.sqrt(2))
+    if direction == "remove":
+        options = np.exp(log_mean + gauss.log_delta(epsilon - log_mean, "remove").value)
+    else:
+        options = np.exp(gauss.log_delta(log_mean + epsilon, "add").value)
+    return math.log(weight @ options / math.sqrt(2 * math.pi))
+
+
+@pytest.mark.parametrize("sigma", [150.0, 1e3, 1e4])
+def test_much_noise_is_exact(sigma):
+    """Against quadrature for T = 2; against the central limit, which is off by some 1/σ², for many steps."""
+    for direction in DIRECTIONS:
+        for z in (0.0, 0.5, 3.0):
+            deviation = 1 / sigma / math.sqrt(2)
+            bound = Mechanism(BallsAndBins(2), sigma).log_delta(z * deviation)
+            side = bound.directions[direction]
+            assert bound.method == "exact"
+            slack = 1e-14 / deviation  # ε − log_mean is a difference of numbers of the size of the deviation
+            assert side.lower - slack <= two_bins(sigma, z * deviation, direction) <= side.upper + slack
+            assert side.upper - side.lower < 1e-8
+    for z in (0.5, 3.0, 6.0):
+        deviation = 1 / sigma / 1e3
+        limit = math.log(deviation * (norm.pdf(z) - z * norm.sf(z)))
+        assert Mechanism(BallsAndBins(10**6), sigma).log_delta(z * deviation).value == pytest.approx(
+            limit, abs=20 / sigma**2 + 0.02 / sigma
+        )
+
+
+def test_much_noise_and_a_large_epsilon_is_a_question():
+    """δ is far below the doubles, and proved to be."""
+    bound = Mechanism(BallsAndBins(9), 1e4).log_delta(np.array([1.0, 8.0, 700.0]))
+    assert (bound.upper < -800.0).all()
+    assert bound.method == "bounds"
+    assert (bound.lower <= bound.upper).all()

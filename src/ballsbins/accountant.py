@@ -36,7 +36,8 @@ from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
-LEAST_SIGMA, LARGEST_SIGMA = 0.05, 100.0  # where the exact method is tested
+LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
+_MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
 # An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
 _CLOSE = 5e-3
 
@@ -137,24 +138,26 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
             kinds.append((steps - last, sigma / np.sqrt(epochs - 1)))
         return _one_epoch(tuple(kinds), steps)
     whole, rest = (epochs, 0) if last == steps else (epochs - 1, last)
-    parts = [(_one_epoch(((steps, sigma),), steps), whole)] if whole > 0 else []
-    if rest > 0:
-        parts.append((_one_epoch(((rest, sigma),), steps), 1))
-    if parts == [(parts[0][0], 1)]:
-        return parts[0][0]
+    if epochs == 1:
+        return _one_epoch(((last, sigma),), steps)
+    one: Curve = BallsAndBinsLowerBound(sigma, steps)
     if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
         # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
-        below = below_epochs(BallsAndBinsLowerBound(sigma, steps), sigma, whole)
-        return Between(below, GaussianCurve(sigma, epochs))
-    one: list[Curve] = [BallsAndBinsLowerBound(sigma, steps)]
-    return OrBounds(ComposedCurve(parts), Between(one, GaussianCurve(sigma, epochs)))
+        return Between(below_epochs(one, sigma, whole), GaussianCurve(sigma, epochs))
+    parts = [(ExactCurve(((steps, sigma),), steps), whole)]
+    if rest > 0:
+        parts.append((ExactCurve(((rest, sigma),), steps), 1))
+    return OrBounds(ComposedCurve(parts), Between([one], GaussianCurve(sigma, epochs)))
 
 
 def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
     sigmas = [sigma for _, sigma in kinds]
-    if min(sigmas) >= LEAST_SIGMA and max(sigmas) <= LARGEST_SIGMA:
-        return ExactCurve(kinds, steps)
-    return _one_epoch_between(kinds, steps)
+    if min(sigmas) < LEAST_SIGMA or max(sigmas) > LARGEST_SIGMA:
+        return _one_epoch_between(kinds, steps)
+    exact = ExactCurve(kinds, steps)
+    if max(sigmas) <= _MUCH_NOISE:
+        return exact
+    return OrBounds(exact, _one_epoch_between(kinds, steps), deep=-800.0)
 
 
 def _one_epoch_between(kinds: tuple[tuple[int, float], ...], steps: int) -> Between:

@@ -10,19 +10,18 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import validate
-from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
+from ballsbins.accountant import LARGEST_SIGMA
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
-from ballsbins.accounting.between import Between
+from ballsbins.accounting.between import Between, OrBounds
 from ballsbins.accounting.curve import DIRECTIONS
-from ballsbins.accounting.search import epsilon_at, least
+from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
-from ballsbins.mechanism import MOST_NOISE, Mechanism
+from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.samplers.base import MAX_EXAMPLES, MAX_STEPS
 
 RELATIVE = 1e-6  # to which σ is found
 PENALTY_SHARE = 0.01  # of δ that truncation may take with max_batch_size="auto"
-_MOST_EPOCHS = 10**6
-_MOST_STEPS = 10**12
 
 
 def calibrate(
@@ -49,15 +48,14 @@ def calibrate(
     def excess(sigma: float) -> float:
         return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
 
-    exact = isinstance(sampler, (BallsAndBins, Poisson))
-    low, high = (LEAST_SIGMA, LARGEST_SIGMA) if exact else (1e-4, MOST_NOISE)
+    low, high = LEAST_NOISE, MOST_NOISE
     fixed = isinstance(sampler, (Deterministic, Shuffle)) or (
         isinstance(sampler, BallsAndBins) and not sampler.redraw
     )
-    # σ of fixed batches grows with √epochs, and the exact method must cover σ/√epochs
-    root = math.sqrt(epochs) if fixed else 1.0
-    if exact:
-        low, high = low * root, min(high * root, MOST_NOISE)
+    root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
+    exact = min(LARGEST_SIGMA * root, high)  # with more noise only δ_D is known, which may be larger than δ_B is here
+    if isinstance(sampler, BallsAndBins) and excess(exact) <= 0.0:
+        high = exact
     start = min(max(0.7 * root, low), high)
     sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
     if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:
@@ -89,7 +87,11 @@ def with_max_batch_size(
         advice = "Batches of Shuffle and Deterministic have one size already."
         raise InvalidInputError("max_batch_size", max_batch_size, f"None for {sampler!r}", advice)
     examples = validate.integer(
-        "num_examples", num_examples, 1, advice='max_batch_size="auto" needs the number of examples.'
+        "num_examples",
+        num_examples,
+        1,
+        MAX_EXAMPLES,
+        advice='max_batch_size="auto" needs the number of examples.',
     )
     share = validate.real(
         "penalty_share",
@@ -108,18 +110,25 @@ def with_max_batch_size(
 
 
 def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:
-    """The Mechanism with the most epochs whose upper ε at `delta` is within `epsilon`."""
+    """The Mechanism with the most epochs whose upper ε at `delta` is within `epsilon`.
+
+    With `MOST_EPOCHS` of them, the most that a Mechanism can have, more might do, too.
+    """
     epsilon, delta = _target(epsilon, delta)
 
     def meets(epochs: int) -> bool:
-        return _excess(Mechanism(sampler, noise_multiplier, epochs), epsilon, delta) <= 0.0
+        mechanism = Mechanism(sampler, noise_multiplier, epochs)
+        above = mechanism.curve.bounds.above if isinstance(mechanism.curve, OrBounds) else None
+        if above is not None and largest_log_delta(above, np.array([epsilon]))[0] <= math.log(delta):
+            return True  # without composing anything
+        return _excess(mechanism, epsilon, delta) <= 0.0
 
     if not meets(1):
         raise UnreachableTargetError(
             f"not even one epoch at noise_multiplier={noise_multiplier:g} has epsilon <= {epsilon:g} "
             f"at delta={delta:g}. Use more noise (calibrate finds how much), more steps, or a larger target."
         )
-    return Mechanism(sampler, noise_multiplier, _last_true(meets, _MOST_EPOCHS))
+    return Mechanism(sampler, noise_multiplier, _last_true(meets, MOST_EPOCHS))
 
 
 def least_steps(
@@ -139,12 +148,12 @@ def least_steps(
             _excess(Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs), epsilon, delta) > 0.0
         )
 
-    if misses(_MOST_STEPS):
+    if misses(MAX_STEPS):
         raise UnreachableTargetError(
-            f"even {_MOST_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss "
+            f"even {MAX_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss "
             f"epsilon <= {epsilon:g} at delta={delta:g}. Use more noise or a larger target."
         )
-    steps = 1 if not misses(1) else 1 + _last_true(misses, _MOST_STEPS)
+    steps = 1 if not misses(1) else 1 + _last_true(misses, MAX_STEPS)
     return Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs)
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
 # Less noise protects nobody, more teaches nothing, and far beyond them arithmetic in doubles fails.
 LEAST_NOISE, MOST_NOISE = 1e-9, 1e6
+MOST_EPOCHS = 10**9
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +58,7 @@ class Mechanism:
             advice="It is the standard deviation of the noise divided by the clip norm.",
         )
         epochs = validate.integer(
-            "epochs", self.epochs, 1, 10**9, advice="State how often the data is passed."
+            "epochs", self.epochs, 1, MOST_EPOCHS, advice="State how often the data is passed."
         )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "epochs", epochs)

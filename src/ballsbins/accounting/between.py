@@ -49,9 +49,9 @@ class Between:
 class OrBounds:
     """A curve, never above a bound that costs nothing, and bounds where it has no answer (`AccuracyError`)."""
 
-    def __init__(self, curve: Curve, bounds: Between) -> None:
-        """`bounds` are on the same δ as `curve`, in closed form."""
-        self.curve, self.bounds = curve, bounds
+    def __init__(self, curve: Curve, bounds: Between, deep: float = -np.inf) -> None:
+        """`bounds` are on the same δ, in closed form. Where they prove log δ < `deep` the curve is not asked."""
+        self.curve, self.bounds, self._deep = curve, bounds, deep
         self.method, self.confidence = curve.method, curve.confidence
 
     @property
@@ -63,13 +63,23 @@ class OrBounds:
         """The curve's own first guess of ε from log δ, if it has one."""
         return getattr(self.curve, "rough_epsilon", None)
 
+    @property
+    def log_upper(self) -> Any:
+        """The curve's own cheap upper bound on log δ, if it has one."""
+        return getattr(self.curve, "log_upper", None)
+
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """The curve's bounds on log δ(ε) where it has any."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
-        found = self.bounds.log_delta(epsilon, direction)
-        rows = np.stack([found.lower, found.value, found.upper])
-        self._answer(np.argsort(np.abs(epsilon), kind="stable"), epsilon, direction, rows, _SPLITS)
-        lower, value, upper = np.minimum(rows, found.upper)
+        above = self.bounds.above.log_delta(epsilon, direction).upper
+        rows = np.full((3, epsilon.size), np.nan)
+        at = np.argsort(np.abs(epsilon), kind="stable")
+        self._answer(at[above[at] >= self._deep], epsilon, direction, rows, _SPLITS)
+        missing = np.isnan(rows[2])
+        if missing.any():
+            found = self.bounds.log_delta(epsilon[missing], direction)
+            rows[:, missing] = found.lower, found.value, found.upper
+        lower, value, upper = np.minimum(rows, above)
         return Interval(lower, value, upper)
 
     def _answer(

@@ -27,8 +27,15 @@ cut off with its geometric bound, and b(k) by Loader's saddlepoint form
     log b(k) = s(n) − s(k) − s(n−k) − D(k, nq) − D(n−k, n(1−q)) + ½ log(n/(2πk(n−k))),
     D(x, m) = x log(x/m) + m − x,   s(n) = log n! − (n+½) log n + n − ½ log 2π ,
 
-which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹, more than
-its error.
+which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹ and by some
+roundings of k − nq, more than its error.
+
+The sum has some √(nq) terms. Where that is too many, log r_j falls by at least d = 1/(n−k) + 1/(k+J) a step up to
+j = J, so r₁…r_j ≤ g(j) = exp(−aj − d·j(j−1)/2) with a = −log r₁, and the sum is at most
+
+    1 + ∫₀^∞ g(x) dx + g(J)/(1 − r₁),      ∫₀^∞ g = R(a/√d − √d/2)/√d,  R Mills' ratio:
+
+too much by a relative 10/√k or so. (g rises at first if a < d/2, by less than a relative d.)
 """
 
 from __future__ import annotations
@@ -39,15 +46,20 @@ import numpy as np
 from scipy.special import gammaln
 
 from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.deterministic import mills_ratio
 from ballsbins.accounting.tradeoff import best_threshold
 
 _SAFETY = 1e-9
+_MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded
 _ULP = 2.0**-52
 _LAST = 699.9  # and 0.1 more is the largest ε of a question
 
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
-    """An upper bound on log Pr[Bin(n, q) > B], tight to 10⁻⁹ where B is at least the mean; 0 below."""
+    """An upper bound on log Pr[Bin(n, q) > B], 0 if B is below the mean.
+
+    Above the mean it is tight to 10⁻⁹, or to 10⁻³ where the variance is above 10¹⁰.
+    """
     if n <= B or q <= 0:
         return -math.inf
     k = B + 1
@@ -61,19 +73,33 @@ def log_binomial_tail(n: int, q: float, B: int) -> float:
         + 0.5 * math.log(n / (2 * math.pi * k) / (n - k))
     )  # fmt: skip
     odds = q / (1 - q)
+    total = _sum(n, k, odds) if n * q * (1 - q) < _MANY else _sum_bound(n, k, odds)
+    return min(0.0, log_b + math.log(total) + _SAFETY + 4 * _ULP * (k - n * q))
+
+
+def _sum(n: int, k: int, odds: float) -> float:
+    """1 + r₁ + r₁r₂ + …, term by term."""
     total, product, j = 1.0, 1.0, 1
     while True:
         block = np.arange(j, min(j + 4096, n - k + 1), dtype=np.float64)
         if not block.size:
-            break
+            return total
         products = product * np.cumprod((n - k - block + 1) / (k + block) * odds)
         total += float(products.sum())
         product, j = float(products[-1]), j + block.size
         ratio = (n - k - j + 1) / (k + j) * odds
         if product * ratio <= 1e-12 * total * (1 - ratio):
-            total += product * ratio / (1 - ratio)
-            break
-    return min(0.0, log_b + math.log(total) + _SAFETY)
+            return total + product * ratio / (1 - ratio)
+
+
+def _sum_bound(n: int, k: int, odds: float) -> float:
+    """An upper bound on the same in closed form."""
+    first = (n - k) / (k + 1) * odds
+    far = min(math.ceil(12 * math.sqrt(k)), n - k)
+    a, d = -math.log(first), 1 / (n - k) + 1 / (k + far)
+    integral = float(mills_ratio(np.array(a / math.sqrt(d) - 0.5 * math.sqrt(d)))) / math.sqrt(d)
+    rest = math.exp(-a * far - 0.5 * d * far * (far - 1)) / (1 - first)
+    return (1 + d) * (1 + integral + rest)
 
 
 def _stirling_error(n: int) -> float:
