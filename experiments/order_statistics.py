@@ -117,7 +117,7 @@ def table(panels, console):
             f"{without['seconds']:.1f}",
             f"{with_['seconds']:.1f}",
             f"{100 * with_['seconds'] / without['seconds']:.1f} %",
-            f"{100 * paper['order-statistics'] / paper['plain']:.0f} %",
+            f"{100 * paper['order-statistics'] / paper['plain']:.1f} %",
         )
     console.print(grid)
     grid = Table(box=None, pad_edge=False)

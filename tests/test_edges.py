@@ -12,6 +12,8 @@ from ballsbins import BallsAndBins, Mechanism, Shuffle
 from ballsbins.accounting.curve import DIRECTIONS
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.poisson import PoissonStepCurve
+from ballsbins.comparison import crossover, four
+from ballsbins.errors import AccuracyError
 
 
 @pytest.mark.parametrize("sigma", [0.04, 1e-3, 1e-9, 2e5])
@@ -85,3 +87,37 @@ def test_much_noise_and_a_large_epsilon_is_a_question():
     assert (bound.upper < -800.0).all()
     assert bound.method == "bounds"
     assert (bound.lower <= bound.upper).all()
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(1e-9, 10), (1e-3, 2), (1e6, 10), (2e4, 3)])
+def test_samplers_are_compared_at_any_noise_without_a_warning(sigma, steps):
+    """Warnings of NumPy are errors in the tests."""
+    mechanisms = four(sigma, steps)
+    for mechanism in mechanisms.values():
+        assert mechanism.epsilon(1e-6).lower <= mechanism.epsilon(1e-6).upper
+    found = crossover(mechanisms["balls-and-bins"], mechanisms["deterministic"])
+    assert found.left is None  # never worse
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "interval", "words"),
+    [
+        (
+            Mechanism(BallsAndBins(10), 0.04),
+            1e-4,
+            "interval=0.0001 is too narrow: losses reach 6.* such as 2",
+        ),
+        (Mechanism(BallsAndBins(10), 0.06), 1e-4, "is too narrow"),
+        (Mechanism(BallsAndBins(1000), 50.0), 0.01, "interval=0.01 is too wide"),
+        (Mechanism(BallsAndBins(1000), 50.0), 0.5, "is too wide"),
+        (Mechanism(BallsAndBins(10), 0.1), 1e-6, "Use a larger interval"),
+    ],
+    ids=repr,
+)
+def test_a_loss_distribution_that_cannot_be_had_names_the_cause_and_a_way_out(mechanism, interval, words):
+    with pytest.raises(AccuracyError, match=words):
+        mechanism.pld(interval=interval)
+
+
+def test_the_interval_named_does():
+    assert Mechanism(BallsAndBins(10), 0.04).pld(interval=2.0).get_epsilon_for_delta(1e-6) > 428.0

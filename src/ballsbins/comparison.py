@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
-from ballsbins.accounting.search import epsilon_at
+from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
@@ -41,7 +41,8 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
 
     It is looked for up to the ε at which δ of `first` has come down to `least_delta`.
     """
-    largest = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
+    known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
+    largest = min(max(known, 1e-9), LARGEST_EPSILON)  # it may be 0 or ∞
     grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 40)])
     signs = _signs(first.curve, second.curve, grid)
     above = np.flatnonzero(signs > 0)

@@ -52,15 +52,20 @@ def _pairs(curve: Curve, h: float) -> tuple[Pair, Pair]:
     far = look.reach(ADD, TAIL), look.reach(REMOVE, TAIL)
     if sum(far) / h > _MOST_POINTS:
         raise AccuracyError(
-            f"A grid of {h:.1e} in ε needs {sum(far) / h:,.0f} points, more than {_MOST_POINTS:,}. "
-            "Use a coarser one."
+            f"interval={h:g} needs {sum(far) / h:,.0f} points for losses up to {max(far):.0f}, more than "
+            f"{_MOST_POINTS:,}. Use a larger interval."
         )
     try:
         return bracket(curve, h, choose_points(h, far, look.spacing(0.3)), _MARGIN)
-    except TooCoarse:
+    except (TooCoarse, AccuracyError):
+        typical = float(np.exp(look.log_delta[REMOVE][0]))  # δ(0) = ½E|S − 1|
+        if h > 0.1 * typical:
+            raise AccuracyError(
+                f"interval={h:g} is too wide: typical losses are about {typical:.1e}. Use a smaller interval."
+            ) from None
         raise AccuracyError(
-            f"A grid of {h:.1e} in ε is wider than the losses themselves, so no lower bound can be had on "
-            "it. Use a finer one."
+            f"interval={h:g} is too narrow: losses reach {max(far):.0f}, and from one point to the next δ changes by "
+            f"less than rounding. Use a larger interval, such as {sum(far) / 500:.1g}."
         ) from None
 
 
