@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import validate
-from ballsbins.accountant import LARGEST_SIGMA
+from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
+from ballsbins.accounting.balls_and_bins.sketch import rough_noise
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
 from ballsbins.accounting.between import Between, OrBounds
 from ballsbins.accounting.curve import DIRECTIONS
@@ -56,8 +57,11 @@ def calibrate(
     exact = min(LARGEST_SIGMA * root, high)  # with more noise only δ_D is known, which may be larger than δ_B is here
     if isinstance(sampler, BallsAndBins) and excess(exact) <= 0.0:
         high = exact
-    start = min(max(0.7 * root, low), high)
-    sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier")
+    start, stride = min(max(0.7 * root, low), high), 2.0
+    if isinstance(sampler, BallsAndBins) and (epochs == 1 or fixed):
+        start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
+        start, stride = min(max(start, low), high), 1.01
+    sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier", stride=stride)
     if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:
         # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
         # from ε: what is promised is the former, so search again, nearby, for that.
@@ -221,8 +225,7 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     curve = mechanism.curve
     if isinstance(curve, Between):  # only what is above counts, and the curves below are costly
         curve = curve.above
-    point = np.array([epsilon])
-    return max(float(curve.log_delta(point, way).upper[0]) for way in DIRECTIONS) - math.log(delta)
+    return float(largest_log_delta(curve, np.array([epsilon]))[0]) - math.log(delta)
 
 
 def _upper_epsilon(mechanism: Mechanism, delta: float) -> float:

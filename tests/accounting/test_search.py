@@ -136,6 +136,60 @@ def test_anywhere_it_ends_and_is_safe(log_sigma, log_steps, log_target, directio
         assert curve.log_delta(np.array([lower]), direction).lower[0] >= log_target - 1e-9
 
 
+class Counted:
+    """A curve that counts how often it is asked, and for which direction."""
+
+    method, confidence = "counted", 1.0
+
+    def __init__(self, curve):
+        self.curve, self.asked = curve, []
+        for name in ("scale", "rough_epsilon", "log_upper"):
+            if hasattr(curve, name):
+                setattr(self, name, getattr(curve, name))
+
+    def log_delta(self, epsilon, direction):
+        self.asked.append(direction)
+        return self.curve.log_delta(epsilon, direction)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: GaussianCurve(1.3), lambda: ExactCurve(((1000, 0.35),)), lambda: ExactCurve(((10**6, 2.0),))],
+)
+def test_many_targets_together_are_as_each_alone_in_a_few_calls(make):
+    targets = np.log(np.geomspace(1e-12, 1e-3, 60))[np.random.default_rng(3).permutation(60)]
+    for direction in DIRECTIONS:
+        curve = Counted(make())
+        found = search.epsilon_at(curve, direction, targets)
+        assert len(curve.asked) <= 8
+        assert found.shape == (3, 60)
+        assert (found[0] <= found[1]).all()
+        assert (found[1] <= found[2]).all()
+        falling = found[:, np.argsort(targets)]
+        assert (np.diff(falling, axis=1) <= 0.0).all()  # smaller ε for larger δ
+        assert (curve.log_delta(found[2], direction).upper <= targets + 1e-9).all()
+        for k in range(0, 60, 13):
+            lower, _, upper = epsilon_at(make(), direction, targets[k])
+            assert lower <= found[2, k] * (1 + 1e-13)
+            assert found[0, k] <= upper * (1 + 1e-13)
+            assert found[1, k] == pytest.approx(upper, rel=1e-8)
+    assert search.epsilon_at(make(), REMOVE, np.empty(0)).shape == (3, 0)
+
+
+def test_the_direction_that_cannot_decide_is_searched_when_asked_for():
+    targets = np.log([1e-6, 1e-4])
+    curve = Counted(ExactCurve(((1000, 0.35),)))
+    both = search.BothDirections(curve, targets)
+    assert set(curve.asked) == {REMOVE}
+    assert np.array_equal(both.worst, both[REMOVE])
+    assert (both[ADD][2] < both.worst[0]).all()
+    assert ADD in curve.asked
+    assert list(both) == list(DIRECTIONS)
+    # where no cheap bound is known, one question proves it; and the larger of the two is the answer in any case
+    plain = Drawn(lambda e: -2.0 - e)
+    assert (search.BothDirections(plain, targets).worst[2] >= -targets - 2.0).all()
+
+
 def test_gaussian_inverse_against_bisection():
     for sigma in (0.3, 1.0, 30.0):
         curve = GaussianCurve(sigma)

@@ -98,7 +98,7 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
     if guess is None:
         points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
     else:
-        centre = np.asarray(guess(targets, direction))
+        centre = np.nan_to_num(guess(targets, direction), nan=table.scale)
         points = np.concatenate([centre, centre * (1.0 - _GUESSED), centre * (1.0 + _GUESSED)])
     table.ask(np.clip(points, 0.0, LARGEST_EPSILON))
 
@@ -276,6 +276,7 @@ def least(
         return known[log_x]
 
     bottom, top, step = math.log(low), math.log(high), math.log(stride)
+    growth = 1.5 if stride > 1.1 else 4.0  # a small stride means that `start` was thought to be close
     left = right = math.log(start)
     while at(right) > 0.0:
         if right >= top:
@@ -284,12 +285,12 @@ def least(
                 f"{math.exp(min(at(right), 700.0)):.3g}. Allow a larger epsilon or delta, or fewer epochs."
             )
         left, right = right, min(right + step, top)
-        step *= 1.5
+        step *= growth
     while at(left) <= 0.0:
         if left <= bottom:
             return low
         right, left = left, max(left - step, bottom)
-        step *= 1.5
+        step *= growth
     while right - left > relative:
         # on the safe side of where the root seems to be, then just before it; in turn with halving if that is no good
         root = _crossing(known, left, right)

@@ -108,52 +108,48 @@ class CutLattice:
         drift = -drift_of(self.basket.size, strikes, self.plain, self.scaled)
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
-    def __call__(self, strikes: Strikes) -> Estimate:
-        """log call(K)."""
-        return self.explore(strikes)[0]
-
     def near(self, strikes: Strikes) -> Flags:
         """Which strikes it may serve: its error estimate tells."""
         return np.ones(strikes.k.shape, dtype=bool)
 
-    def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
-        """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
-        modulus, load = self.exponents(strikes)
-        signed = modulus + self.log_sine[None, :]
-        so_far = np.maximum.accumulate(signed, axis=1)
-        gone = modulus < so_far - DROP
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log call(K)."""
+        return self._sum(*self.exponents(strikes))[0]
+
+    def _sum(self, modulus: Real, load: Real) -> tuple[Estimate, Flags]:
+        """log call(K), and for each strike whether a finer lattice would help."""
+        signed = modulus + self.log_sine
+        gone = modulus < np.maximum.accumulate(signed, axis=1) - DROP
         ends = gone.any(axis=1)
         last = np.where(ends, gone.argmax(axis=1), len(self.log_r))
-        keep = np.arange(len(self.log_r))[None, :] < last[:, None]
-        load = np.where(keep, load, 0.0)  # beyond it may be infinite, and nothing times that is not a number
-        scale = np.where(keep, signed, -np.inf).max(axis=1)
-        size = np.where(keep, np.exp(np.minimum(signed - scale[:, None], 60.0)), 0.0)
-        parts = size * self.sign[None, :]
+        keep = np.arange(len(self.log_r)) < last[:, None]
+        # beyond the end a load may be infinite, and nothing times that is not a number
+        signed, load = np.where(keep, signed, -np.inf), np.where(keep, load, 0.0)
+        scale = signed.max(axis=1)
+        size = np.exp(signed - scale[:, None])
+        parts = size * self.sign
         sums = halved(parts)
         total = sums[0]
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
-        swing = np.where(
-            keep, np.exp(np.minimum(modulus - scale[:, None] + np.minimum(self.log_phase, 700.0), 60.0)), 0
-        )
-        slack = (size * (EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real)[None, :])).sum(
-            axis=1
-        )
-        slack += (swing * (EPS * 16.0 + 4.0 * self.inner_phase)).sum(axis=1)
+        turned = modulus - scale[:, None] + np.minimum(self.log_phase, 700.0)
+        swing = np.where(keep, np.exp(np.minimum(turned, 60.0)), 0.0).sum(axis=1)
+        slack = (size * (EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real))).sum(axis=1)
+        slack += swing * (EPS * 16.0 + 4.0 * self.inner_phase)
         rough = trapezoidal_error(*sums, shifted=4.0 * parts[:, 1::4].sum(axis=1))
-        estimate = estimate_of(scale, total, slack, rough)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cut_off = (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)
-        estimate = Estimate(estimate.log, estimate.error + cut_off, estimate.rough + cut_off).where(
-            np.asarray(ends)
-        )
+        rough += (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)  # what was cut off
+        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
+        return estimate_of(scale, total, slack, rough).where(np.asarray(ends)), calm
+
+    def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
+        """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
+        modulus, load = self.exponents(strikes)
+        estimate, calm = self._sum(modulus, load)
         # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
-        exponent = modulus + self.log_r[None, :]
-        lowest = np.minimum.accumulate(exponent, axis=1)
-        risen = exponent > lowest + 0.5
+        exponent = modulus + self.log_r
+        risen = exponent > np.minimum.accumulate(exponent, axis=1) + 0.5
         before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
         before = np.minimum(before, max(int((self.log_phase < 0.0).sum()), 1))
-        ahead = np.arange(len(self.log_r))[None, :] < before[:, None]
-        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
+        ahead = np.arange(len(self.log_r)) < before[:, None]
         return estimate, calm, self.log_r[np.argmin(np.where(ahead, exponent, np.inf), axis=1)]
 
 

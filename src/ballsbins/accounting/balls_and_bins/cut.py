@@ -29,6 +29,9 @@ from ballsbins.accounting.balls_and_bins.laplace import REACH, Flags, Indices, R
 LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
 _DECAY = 41.0  # e⁻⁴¹ of the largest term is below double precision
+_FARTHER = np.array([0.0, 1.5, 3.0, 6.0])[
+    :, None
+]  # how much farther than usual the real axis may be followed
 _LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end
 _DESCENT = 40  # nodes of a descent, enough for all digits from σ = 0.15 on; below, half as many more
 _STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (see `_along_axis`)
@@ -208,13 +211,18 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
     small = np.minimum(log_r, 0.5 * s * s) - 0.5 * (early / s) ** 2
     least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, small, shift))
-    end = sigma * x2
-    for more in (6.0, 3.0, 1.5, 0.0):
-        growth = np.exp(np.minimum(log_r + s * (far + more) - 0.5 * s * s, 700.0)) - np.where(centred, r, 0.0)
-        steep = (growth - 0.5 * (far + more) ** 2 < least - _DECAY) | (~plain & (growth < 1.0))
-        end = np.where(steep, np.minimum(sigma * x2, far + more), end)
-    growth = np.exp(np.minimum(log_r + s * end - 0.5 * s * s, 700.0)) - np.where(centred, r, 0.0)
-    gone = (growth - 0.5 * end * end < least - _DECAY) | (end < sigma * x2)
+    taken = np.where(centred, r, 0.0)
+
+    def height(x: Real) -> tuple[Real, Flags]:
+        growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, 700.0)) - taken
+        return growth, growth - 0.5 * x * x < least - _DECAY
+
+    farther = far + _FARTHER
+    growth, steep = height(farther)
+    steep |= ~plain & (growth < 1.0)
+    first = np.take_along_axis(farther, steep.argmax(axis=0)[None, :], axis=0)[0]
+    end = np.where(steep.any(axis=0), np.minimum(sigma * x2, first), sigma * x2)
+    gone = height(end)[1] | (end < sigma * x2)
     form = np.where(centred, 2, np.where(near_one, 1, 0))
     axis = np.empty_like(r)
     for integral, some in ((_to_nothing, gone), (_to_saddle, ~gone)):

@@ -116,7 +116,7 @@ class ExactCurve:
             low, high = _LEAST_ROUGH, _LARGEST_ROUGH
             for count in (24, 8 + min(len(targets), 40)):
                 epsilon = np.exp(np.linspace(np.log(low), np.log(high), count))
-                log = np.minimum.accumulate(log_call(self.basket, np.expm1(epsilon) / part))
+                log = np.minimum.accumulate(log_call(self.basket.kinds, np.expm1(epsilon) / part))
                 first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
                 low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
             return _inverse(epsilon, log, targets)
@@ -262,7 +262,7 @@ class ExactCurve:
 
 
 def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
-    """ε at some values of a decreasing log δ given at increasing ε; 0 or the last ε where out of range."""
+    """ε at some values of a decreasing log δ given at increasing ε, and on a line before them."""
     if epsilon.size < 4:
         return np.zeros(targets.shape)
     # a cubic through the four points around
@@ -272,4 +272,7 @@ def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
     gap = x[:, :, None] - x[:, None, :] + np.eye(4)
     weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -x[:, None, :]) / gap, axis=2)
     found = np.clip((weight * y).sum(axis=1), y[:, 0], y[:, 3])
-    return np.where(targets >= log[0], 0.0, np.where(np.isfinite(found), found, epsilon[-1]))
+    rate = (epsilon[1] - epsilon[0]) / max(log[0] - log[1], 1e-300)
+    before = np.maximum(epsilon[0] - (targets - log[0]) * rate, 0.0)
+    inside = np.where(np.isfinite(found), found, epsilon[-1])
+    return np.asarray(np.where(targets >= log[0], before, inside), dtype=np.float64)

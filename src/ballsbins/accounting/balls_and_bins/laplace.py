@@ -213,42 +213,45 @@ def _line(
     # a step of few bits, so that all nodes are exact: its rounding would be an error common to all terms
     unit = 2.0 ** (np.floor(np.log2(step)) - 6.0)
     h = unit * np.floor(step / unit)
-    x = h * np.arange(np.floor(low / h), np.ceil(high / h) + 1.0)
+    first_node = np.floor(low / h)
+    x = h * np.arange(first_node, np.ceil(high / h) + 1.0)
     z_real = np.exp(s * x - 0.5 * s * s)
-    turned = omega * np.exp(-1j * psi)
     shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
     out = np.empty(omega.shape, dtype=complex)
-    log_weight = -0.5 * x * x
+    density = np.exp(-0.5 * x * x) * (h / _ROOT_TAU)
     for kind in (0, 1, 2):
         rows = form == kind
         if not rows.any():
             continue
         bend = psi[rows, None]
+        on_axis = bool((psi[rows] == phi[rows]).all())  # ωZ is real
+        turned = np.abs(omega[rows, None]) if on_axis else (omega * np.exp(-1j * psi))[rows, None]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            log_w = 1j * (sigma * bend * x[None, :])
-            log_w += log_weight[None, :] + (0.5 * sigma**2 * bend**2 - shift[rows, None])
             if kind == 0:
-                log_w -= turned[rows, None] * z_real[None, :]
-                terms = np.exp(log_w, out=log_w)
+                # all in one exponent: the parts may be beyond the doubles
+                exponent = -0.5 * x * x - turned * z_real + (0.5 * sigma**2 * bend**2 - shift[rows, None])
+                terms = np.exp(exponent) * (h / _ROOT_TAU)
+            elif kind == 1:
+                terms = np.expm1(-turned * z_real) * (density * np.exp(0.5 * sigma**2 * bend**2))
             else:
-                weight = np.exp(log_w, out=log_w)
-                if kind == 1 and (psi[rows] == phi[rows]).all():  # turned onto the real axis
-                    weight *= np.expm1(-np.abs(omega[rows, None]) * z_real[None, :])
-                    terms = weight
-                elif kind == 1:
-                    terms = np.expm1(-turned[rows, None] * z_real[None, :])
-                else:
-                    # Z − 1 = expm1(a − iψ), a = s x − s²/2, from real functions of a and of ψ
-                    away = (
-                        np.expm1(s * x - 0.5 * s * s)[None, :] * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
-                    )
-                    terms = second_remainder(
-                        omega[rows, None] * (away - 1j * (z_real[None, :] * np.sin(bend)))
-                    )
-                if terms is not weight:
-                    terms *= weight
-        out[rows] = np.where(x[None, :] <= end[rows, None] + h, terms, 0.0).sum(axis=1) * (h / _ROOT_TAU)
+                # Z − 1 = expm1(a − iψ), a = s x − s²/2, from real functions of a and of ψ
+                away = np.expm1(s * x - 0.5 * s * s) * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
+                terms = second_remainder(omega[rows, None] * (away - 1j * (z_real * np.sin(bend))))
+                terms *= density * np.exp(0.5 * sigma**2 * bend**2)
+            terms = terms * _turns(sigma * psi[rows] * h, int(first_node), len(x))
+        if float(end[rows].min()) + h < x[-1]:
+            terms = np.where(x <= end[rows, None] + h, terms, 0.0)
+        out[rows] = terms.sum(axis=1)
     return _finish(out, form, shift)
+
+
+def _turns(angle: Real, first: int, count: int) -> Complex:
+    """exp(i·angle·j) for j = first, first + 1, …: a row for every angle, as products of coarse and fine turns."""
+    block = 24
+    coarse = np.exp(1j * angle[:, None] * (first + block * np.arange(-(-count // block))))
+    fine = np.exp(1j * angle[:, None] * np.arange(block))
+    turns = coarse[:, :, None] * fine[:, None, :]
+    return np.asarray(turns.reshape(len(angle), -1)[:, :count], dtype=np.complex128)
 
 
 def _legs(
@@ -348,19 +351,18 @@ def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
     """
     s = 1.0 / sigma
     x1 = -sigma * lambertw(np.minimum(c * s * s * np.exp(-0.5 * s * s), 1e300)).real
-    low, high = min(-REACH, float(x1.min()) - REACH), max(REACH + 2.0 * s, float(x1.max()) + REACH)
     a = min(8.0, 0.5 * np.pi / s)
-    x = np.linspace(low, high, int((high - low) * (24.0 + 0.5 * a * a) / (2.0 * np.pi * a)) + 2)
-    log_z = s * x - 0.5 * s * s
-    centred = (
-        c * min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0))))) < 1.5
-        if s < 2.5
-        else np.zeros(c.shape, dtype=bool)
-    )
+    step = 2.0 * np.pi * a / (24.0 + 0.5 * a * a)
+    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
+    centred = np.asarray(c * spread < 1.5 if s < 2.5 else np.zeros(c.shape, dtype=bool))
     found = np.empty((4, len(c)))
+    # from below the saddle to above it, or as far as there is mass of Z²φ that e^{−cZ} leaves
+    top = np.minimum(2.0 * s + REACH, (np.log(60.0) - np.log(c)) / s + 0.5 * s)
+    low, high = np.minimum(x1, 0.0) - REACH, np.maximum(x1 + REACH, top)
     if centred.any():
-        density = np.exp(-0.5 * x * x) * (x[1] - x[0]) / _ROOT_TAU
-        away = c[centred, None] * np.expm1(log_z)
+        x = np.arange(float(low[centred].min()), max(REACH + 2.0 * s, float(high[centred].max())), step)
+        density = np.exp(-0.5 * x * x) * step / _ROOT_TAU
+        away = c[centred, None] * np.expm1(s * x - 0.5 * s * s)
         fall = np.expm1(-away)
         excess = second_remainder(away) @ density
         gap = -((away * fall) @ density) / (1.0 + excess)
@@ -368,12 +370,14 @@ def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
         found[:, centred] = np.log1p(excess), c[centred] - gap, gap, square - gap * gap
     rows = ~centred
     if rows.any():
-        y = np.exp(np.minimum(np.log(c[rows, None]) + log_z, 300.0))
+        low = x1[rows] - REACH
+        x = low[:, None] + step * np.arange(int(np.ceil(float((high[rows] - low).max()) / step)) + 1)
+        y = np.exp(np.minimum(np.log(c[rows, None]) + (s * x - 0.5 * s * s), 300.0))
         exponent = -y - 0.5 * x * x
         peak = exponent.max(axis=1)
         weight = np.exp(exponent - peak[:, None])
         total = weight.sum(axis=1)
         mean = (weight * y).sum(axis=1) / total
         square = (weight * (y - mean[:, None]) ** 2).sum(axis=1) / total
-        found[:, rows] = peak + np.log(total * (x[1] - x[0]) / _ROOT_TAU), mean, c[rows] - mean, square
-    return found[0], np.asarray(centred), found[1], found[2], found[3]
+        found[:, rows] = peak + np.log(total * step / _ROOT_TAU), mean, c[rows] - mean, square
+    return found[0], centred, found[1], found[2], found[3]

@@ -103,7 +103,7 @@ class Options:
         """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
         best = Estimate.nothing(strikes)
         loss = 1.0 + np.exp(
-            np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket, strikes.k_minus_1), 300.0)
+            np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1), 300.0)
         )
         self._parity(strikes, best, loss, loss < _MOST_LOSS)
         for rising in (False, True):

@@ -6,6 +6,8 @@ in here is Chernoff's (`PutSketch.log_bound`), which often proves that the direc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.special import erfcx, ndtr
 
@@ -21,19 +23,20 @@ _FINE, _GROWTH = 0.5, 1.15  # steps of the table in log c, and their growth beyo
 _SAFETY = 1e-9  # more than the relative error of the transform on the real axis
 
 
-def log_call(basket: Basket, k_minus_1: Real) -> Real:
+def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real) -> Real:
     """log E[(S−K)₊] for K > 1, roughly: one large Z, or else a shifted log-normal with the right three moments.
 
     The moments are those of Z up to half the jump that would exceed K alone (at least √T, the size of what many Z
     make up together); larger ones are what the first part is about. Where one of the two dominates, the relative
-    error is 10⁻² to 10⁻⁸; in between it may be a factor of 2.
+    error is 10⁻² to 10⁻⁸; in between it may be a factor of 2. `kinds` are those of a basket; their noise may be an
+    array, too.
     """
-    t = float(basket.size)
+    t = float(sum(count for count, _ in kinds))
     jump, moments = np.full(k_minus_1.shape, -np.inf), np.zeros((4, *k_minus_1.shape))
-    for count, sigma in basket.kinds:
+    for count, sigma in kinds:
         s = 1.0 / sigma
         alone = _log_black_scholes(np.log1p(t * k_minus_1), s)
-        jump = np.logaddexp(jump, np.log(count / t) + alone) if len(basket.kinds) > 1 else alone
+        jump = np.logaddexp(jump, np.log(count / t) + alone) if len(kinds) > 1 else alone
         end = (np.log1p(np.maximum(0.5 * t * k_minus_1, np.sqrt(t))) + 0.5 * s * s) / s
         grown = np.exp(np.minimum(_ORDERS * (_ORDERS - 1.0) * (0.5 * s * s), 600.0))
         moments += (count / t) * grown * ndtr(end - _ORDERS * s)
@@ -44,7 +47,20 @@ def log_call(basket: Basket, k_minus_1: Real) -> Real:
     y = 2.0 * np.sinh(np.arcsinh(0.5 * skewness) / 3.0)
     scale = np.sqrt(variance / t) / y
     body = np.log(scale) + _log_black_scholes(np.log1p(k_minus_1 / scale), np.sqrt(np.log1p(y * y)))
-    return np.asarray(np.logaddexp(jump, body), dtype=np.float64)
+    # with next to no noise there are no moments, and no body
+    return np.asarray(np.logaddexp(jump, np.where(np.isnan(body), -np.inf, body)), dtype=np.float64)
+
+
+def rough_noise(steps: int, epsilon: float, log_delta: float, low: float, high: float) -> float:
+    """About the σ from `low` to `high` at which one epoch of that many steps has δ(ε) = e^{log_delta}."""
+    with np.errstate(all="ignore"):
+        for count in (24, 16):
+            sigma = np.exp(np.linspace(np.log(low), np.log(high), count))
+            log = log_call([(steps, sigma)], np.full(count, np.expm1(epsilon)))
+            at = int(np.clip(np.searchsorted(-np.minimum.accumulate(log), -log_delta), 1, count - 1))
+            low, high = float(sigma[at - 1]), float(sigma[at])
+            share = (log_delta - log[at - 1]) / (log[at] - log[at - 1])
+    return low * (high / low) ** float(np.clip(share, 0.0, 1.0)) if np.isfinite(share) else low
 
 
 def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
@@ -58,7 +74,8 @@ def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
     slope = np.where(
         middle < 1e3, 1.0 - middle * _ROOT_HALF_PI * erfcx(middle * _ROOT_HALF), 1.0 / (middle**2 + 3.0)
     )
-    gap = np.where(s * slope < 0.1 * ratio, s * slope, ratio - _ROOT_HALF_PI * erfcx((x + s) * _ROOT_HALF))
+    far = _ROOT_HALF_PI * erfcx((x + s) * _ROOT_HALF)
+    gap = np.where(s * (1.0 + np.abs(x)) < 0.3, s * slope, ratio - far)
     return np.asarray(np.log(gap) - 0.5 * x * x - _LOG_ROOT_TAU, dtype=np.float64)
 
 
@@ -108,12 +125,21 @@ class PutSketch:
         return float(np.exp(np.interp(-np.log(k), -np.log(known), self._table[0])))
 
     def log_bound(self, strikes: Strikes) -> Real:
-        """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0."""
-        self.strikes(float(strikes.k.min()))
-        log_c, transform, plain = self._table[:3]
-        scaled = self._t * np.exp(log_c)
-        drift = drift_of(self._basket.size, strikes, plain, scaled)
-        bounds = (
-            drift + transform - 1.0 - np.log(scaled) + _SAFETY * (1.0 + np.abs(drift) + np.abs(transform))
-        )
-        return np.asarray(np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1), dtype=np.float64)
+        """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0.
+
+        The table is not extended for bounds that are below e^−1000 already.
+        """
+        while True:
+            log_c, transform, plain = self._table[:3]
+            scaled = self._t * np.exp(log_c)
+            drift = drift_of(self._basket.size, strikes, plain, scaled)
+            size = 1.0 + np.abs(drift) + np.abs(transform)
+            bounds = drift + transform - 1.0 - np.log(scaled) + _SAFETY * size
+            best = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1)
+            if (
+                not self._ahead
+                or (best - np.log(strikes.k)).max() < -1000.0
+                or self._table[3, -1] < strikes.k.min()
+            ):
+                return np.asarray(best, dtype=np.float64)
+            self._fill(self._table)

@@ -1,0 +1,74 @@
+"""Rough values that tell where to look, and the one bound among them."""
+
+import numpy as np
+import pytest
+
+from ballsbins.accounting.balls_and_bins.basket import Basket
+from ballsbins.accounting.balls_and_bins.exact import ExactCurve
+from ballsbins.accounting.balls_and_bins.sketch import PutSketch, log_call, rough_noise
+from ballsbins.accounting.balls_and_bins.sums import Strikes
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
+from ballsbins.accounting.search import epsilon_at
+
+CASES = [
+    (2, 0.05),
+    (3, 8.0),
+    (50, 0.8),
+    (1000, 0.35),
+    (1000, 5.0),
+    (10**6, 0.2),
+    (10**9, 1.0),
+    (10**12, 30.0),
+]
+
+
+@pytest.mark.parametrize(("steps", "sigma"), CASES)
+def test_chernoff_is_above_every_put_and_not_far(steps, sigma):
+    """(K−S)₊ ≤ e^{cT(K−S)}/(e·cT); also before the table was extended for smaller strikes."""
+    curve, sketch = ExactCurve(((steps, sigma),)), PutSketch(Basket(((steps, sigma),)))
+    epsilon = np.minimum(min(curve.deviation, 3.0) * np.array([0.1, 1.0, 4.0, 12.0, 25.0]), 600.0)
+    found = curve.log_delta(epsilon, ADD)
+    for rows in (slice(0, 1), slice(None)):
+        bound = sketch.log_bound(Strikes.from_log(-epsilon[rows])) + epsilon[rows]
+        assert (bound >= found.lower[rows]).all()
+        close = found.value[rows] > -700.0
+        assert (bound - found.value[rows])[close].max() < 8.0
+    assert (curve.log_upper(epsilon, ADD) >= found.lower).all()
+    assert (curve.log_upper(epsilon, REMOVE) >= curve.log_delta(epsilon, REMOVE).lower).all()
+
+
+@pytest.mark.parametrize(("steps", "sigma"), CASES[1:])
+def test_rough_roots_are_close(steps, sigma):
+    curve = ExactCurve(((steps, sigma),))
+    top = curve.log_delta(np.array([0.0]), REMOVE).value[0]
+    for direction in DIRECTIONS:
+        for target in (top - 4.0, top - 15.0):
+            root = epsilon_at(curve, direction, np.array([target]))[1, 0]
+            assert curve.rough_epsilon(np.array([target]), direction)[0] == pytest.approx(root, rel=0.15)
+    assert curve.rough_epsilon(np.array([-1e-30]), REMOVE)[0] < 1e-6
+
+
+def test_rough_noise_is_where_the_target_is_met():
+    for steps, epsilon, target in ((1000, 8.0, -13.8), (10**6, 0.5, -20.0), (20, 2.0, -11.5)):
+        sigma = rough_noise(steps, epsilon, target, 0.05, 100.0)
+        found = ExactCurve(((steps, sigma),)).log_delta(np.array([epsilon]), REMOVE).value[0]
+        assert found == pytest.approx(target, abs=0.5)
+
+
+def test_one_kind_or_two_that_are_alike():
+    excess = np.geomspace(1e-3, 1e4, 20)
+    assert log_call([(30, 0.9), (70, 0.9)], excess) == pytest.approx(log_call([(100, 0.9)], excess), abs=1e-9)
+
+
+def test_capped_points_say_so():
+    """Far beyond where δ vanishes there is an upper bound and nothing else: quickly, also with next to no noise."""
+    for steps, sigma, epsilon, direction in ((10000, 0.05, 700.0, ADD), (10**6, 0.3, 600.0, ADD)):
+        curve = ExactCurve(((steps, sigma),))
+        point = np.array([epsilon, 0.3])
+        found = curve.log_delta(point, direction)
+        assert curve.capped(point, direction).tolist() == [True, False]
+        assert np.isneginf(found.lower).tolist() == [True, False]
+        assert found.value[0] == found.upper[0] < -700.0
+        assert np.isfinite(found.upper[0])
+        assert curve.capped(-point, REMOVE).tolist() == [True, False]
+        assert curve.log_delta(-point, REMOVE).lower[0] == np.log(-np.expm1(-epsilon))
