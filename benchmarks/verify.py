@@ -12,7 +12,7 @@ import time
 
 from ballsbins import BallsAndBins, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo.pairs import log_range
-from ballsbins.cli.verify import Check, usual_samples
+from ballsbins.cli.verify import compared, usual_samples
 
 SMALL = "--small" in sys.argv[1:]
 SETTINGS = [
@@ -31,8 +31,7 @@ def row(mechanism, delta, way, samples):
     took = time.process_time() - begun
     sampler = method.curve(mechanism).sampler_for(epsilon, way)
     ratio = math.exp(log_range(sampler.log_weight, sampler.tilt, epsilon)) / delta
-    ways = ("remove", "add")
-    checks = {name: Check(epsilon, name, exact.directions[name], sampled.directions[name]) for name in ways}
+    checks = {check.direction: check for check in compared(epsilon, exact, sampled)}
     return epsilon, ratio, took, {name: (c.factor, c.verdict(WITHIN)) for name, c in checks.items()}
 
 

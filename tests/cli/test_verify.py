@@ -70,9 +70,9 @@ def test_what_the_samples_cannot_tell_is_inconclusive():
     assert command(*SETTINGS[1], "--samples", "300", "--within", str(sharp - 1 + 1e-9)).exit_code == 0
 
 
-def check(exact, sampled):
+def check(exact, sampled, other=0.0):
     bounds = [Bound("delta", lower, upper, upper, "test") for lower, upper in (exact, sampled)]
-    return verify.Check(1.0, "add", *bounds)
+    return verify.Check(1.0, "add", *bounds, other)
 
 
 def test_the_factor_is_where_a_wrong_delta_would_be_found_out():
@@ -97,6 +97,17 @@ def test_a_delta_of_nothing_agrees_with_nothing_only():
     assert check(nothing, nothing).verdict(0.1) == "agree"
     assert check(nothing, something).verdict(0.1) == check(something, nothing).verdict(0.1) == "disagree"
     assert check((0.0, 1e-8), something).verdict(0.1) == "inconclusive"
+
+
+def test_a_direction_that_decides_nothing_need_not_be_sharp():
+    """Only where both methods put it far below the other one; and it may still disagree."""
+    blunt = (0.0, 1e-20), (0.0, 1e-30)
+    assert [check(*blunt, other).verdict(0.1) for other in (1e-9, 1e-15)] == ["negligible", "inconclusive"]
+    assert check((0.0, 1e-20), (2e-20, 3e-20), 1e-9).verdict(0.1) == "disagree"
+    # as the two directions are put together
+    parts = {"remove": Bound("delta", 1e-6, 1e-6, 1e-6, "x"), "add": Bound("delta", 0.0, 0.0, 1e-20, "x")}
+    whole = Bound("delta", 1e-6, 1e-6, 1e-6, "x", directions=parts)
+    assert [one.verdict(0.1) for one in verify.compared(1.0, whole, whole)] == ["agree", "negligible"]
 
 
 @pytest.mark.parametrize(("words", "named"), [(["--error-prob", "1.5"], "error_probability is 1.5"),

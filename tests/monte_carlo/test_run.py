@@ -166,7 +166,7 @@ def test_two_writers_lose_nothing(tmp_path):
     assert first.whole.count == longer.whole.count == SIZE  # as whoever asked first has planned
 
 
-def test_the_planned_counts_survive_a_longer_run_beside_it(tmp_path):
+def test_the_planned_counts_survive_a_longer_run_beside_it(tmp_path, monkeypatch):
     """One plans 10 blocks and a part, another draws 16 meanwhile: the plan is the first one's, and both are kept."""
     path = tmp_path / "state.npz"
 
@@ -175,6 +175,7 @@ def test_the_planned_counts_survive_a_longer_run_beside_it(tmp_path):
             run(SAMPLER, LATTICE, 16 * SIZE, seed=5, state=StateFile(path))
 
     planned = run(SAMPLER, LATTICE, SAMPLES, seed=5, state=StateFile(path), progress=meanwhile)
+    monkeypatch.setattr(running, "draw_blocks", None)  # nothing is drawn again
     both = run(SAMPLER, LATTICE, 16 * SIZE, seed=5, state=StateFile(path))
     assert planned.whole.count == both.whole.count == SAMPLES
     assert both.tally.count == 16 * SIZE

@@ -20,6 +20,9 @@ from ballsbins.samplers import BallsAndBins
 _FEW_EPOCHS, _MANY_EPOCHS = 250_000, 26_000
 DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 is an error in the question
 _NOTHING = 1e-300  # two δ below are both 0
+_NEGLIGIBLE = (
+    1e-6  # of the δ of the other direction: cannot decide the larger of the two, and need not be sharp
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Check:
     direction: str
     exact: Bound
     sampled: Bound
+    other: float = 0.0  # what the δ of the other direction is at least, by both methods
 
     @property
     def factor(self) -> float:
@@ -40,12 +44,15 @@ class Check:
         pairs = ((sampled.upper, exact.lower), (exact.upper, sampled.lower))
         return max(float(above) / float(below) if below > 0.0 else math.inf for above, below in pairs)
 
-    def verdict(self, within: float) -> Literal["agree", "disagree", "inconclusive"]:
+    def verdict(self, within: float) -> Literal["agree", "disagree", "inconclusive", "negligible"]:
         """Whether the two intervals meet, and are narrow enough for that to mean something."""
         exact, sampled = self.exact, self.sampled
         if not (exact.lower <= sampled.upper and sampled.lower <= exact.upper):
             return "disagree"
-        return "agree" if self.factor <= 1.0 + within else "inconclusive"
+        if self.factor <= 1.0 + within:
+            return "agree"
+        most = max(float(exact.upper), float(sampled.upper))
+        return "negligible" if most <= _NEGLIGIBLE * self.other else "inconclusive"
 
     def to_dict(self, within: float) -> dict[str, Any]:
         """For JSON; the factor is null where it is infinite."""
@@ -57,6 +64,15 @@ class Check:
             "exact": self.exact.to_dict(),
             "monte_carlo": self.sampled.to_dict(),
         }
+
+
+def compared(epsilon: float, exact: Bound, sampled: Bound) -> list[Check]:
+    """Both directions of two answers."""
+    found = []
+    for name, other in (("remove", "add"), ("add", "remove")):
+        least = min(float(bound.directions[other].lower) for bound in (exact, sampled))
+        found.append(Check(epsilon, name, exact.directions[name], sampled.directions[name], least))
+    return found
 
 
 def usual_samples(mechanism: Mechanism) -> int:
@@ -90,7 +106,7 @@ def verify(
 ) -> None:
     """Check the exact δ by Monte Carlo. For example: ballsbins verify -s 0.35 -T 1000 -e 10
 
-    Exit code 0: they agree, within the factor shown. 1: they disagree. 3: the samples were too few to tell.
+    Exit code 0: they agree, within the factor shown. 1: they disagree. 3: it was not sharp enough to tell.
     """
     from ballsbins.accounting.monte_carlo.confidence import error_probability
 
@@ -106,12 +122,12 @@ def verify(
     method = monte_carlo.method_from(monte_carlo.NAME, many, rare / len(epsilon), seed, workers, state)
     exacts, answers = (monte_carlo.deltas(mechanism, epsilon, how) for how in ("auto", method))
     checks = [
-        Check(point, direction, exact.directions[direction], sampled.directions[direction])
+        one
         for point, exact, sampled in zip(epsilon, exacts, answers, strict=True)
-        for direction in ("remove", "add")
+        for one in compared(point, exact, sampled)
     ]
     verdicts = [check.verdict(within) for check in checks]
-    worst = next(name for name in ("disagree", "inconclusive", "agree") if name in verdicts)
+    worst = next(name for name in ("disagree", "inconclusive", "agree", "negligible") if name in verdicts)
     if json:
         found = [check.to_dict(within) for check in checks]
         render.print_json(
