@@ -3,8 +3,8 @@
     python benchmarks/accounting.py            all, with the peer in .venv-peers (`make bench` sets it up)
     python benchmarks/accounting.py --small    seconds, without the peer
 
-Compared are: ε(δ) with PLD_accounting 2.0 (the best deterministic peer), T = 10⁹ with T = 10³, a dense curve with
-numpy's complex exponential, and the import with numpy's.
+Compared are: ε(δ) with PLD_accounting 2.0 (the best deterministic peer), T = 10⁹ with T = 10³, questions about one
+epoch with numpy's complex exponential, and the import with numpy's.
 """
 
 from __future__ import annotations
@@ -76,15 +76,31 @@ def in_the_number_of_steps():
         )
 
 
-def dense_curve():
-    print("\n1000 points of δ(ε), both directions, ε from 0.01 to 10, σ = 0.35, T = 1000")
+def unit():
+    """CPU seconds of numpy's 10⁶ complex exponentials, to compare with."""
     numbers = 1j * np.linspace(0.0, 6.0, 10**6)
-    unit, _ = cpu(lambda: np.exp(numbers))
-    grid = np.linspace(0.01, 10.0, 1000)
-    seconds, _ = cpu(lambda: Mechanism(BallsAndBins(1000), 0.35).delta(grid))
+    return cpu(lambda: np.exp(numbers))[0]
+
+
+def one_epoch():
     print(
-        f"{1e3 * seconds:.1f} ms, {seconds / unit:.1f} times numpy's 10⁶ complex exponentials ({1e3 * unit:.1f} ms)"
+        "\none epoch, σ = 0.35, T = 1000, a fresh Mechanism each: time, and its ratio to that of numpy's 10⁶ complex"
     )
+    deltas, grid = np.geomspace(1e-12, 1e-2, 200), np.linspace(0.01, 10.0, 1000)
+    questions = {
+        "ε at δ = 1e-6": lambda: Mechanism(BallsAndBins(1000), 0.35).epsilon(DELTA),
+        "ε at δ = 1e-6, both directions": lambda: dict(
+            Mechanism(BallsAndBins(1000), 0.35).epsilon(DELTA).directions
+        ),
+        "ε at 200 δ, 1e-12 to 0.01": lambda: Mechanism(BallsAndBins(1000), 0.35).epsilon(deltas),
+        "δ at 1000 ε, 0.01 to 10, both directions": lambda: Mechanism(BallsAndBins(1000), 0.35).delta(grid),
+        "σ for ε = 8, δ = 1e-6": lambda: calibrate(BallsAndBins(1000), epsilon=8.0, delta=DELTA),
+    }
+    exponentials = unit()
+    print(f"exponentials ({1e3 * exponentials:.1f} ms)")
+    for name, question in questions.items():
+        seconds, _ = cpu(question, 9)
+        print(f"{name:42s} {1e3 * seconds:7.1f} ms {seconds / exponentials:6.2f}")
 
 
 def calibration():
@@ -118,7 +134,7 @@ def main():
     else:
         print(f"no peer: {PEER} is missing; `make bench` sets it up")
     in_the_number_of_steps()
-    dense_curve()
+    one_epoch()
     if not small:
         calibration()
     imports()
