@@ -86,6 +86,12 @@ def test_calibrate_finds_the_least_noise():
     assert data["epsilon"]["upper"] <= 2.0
 
 
+def test_calibrate_says_that_no_more_epochs_can_be_asked_for():
+    words = ("calibrate", "-e", 8, "-d", 1e-9, "-T", 9, "--sampler", "deterministic", "--find", "epochs", "-s")
+    assert "1,000,000,000 epochs (the most that can be asked for" in answer(*words, 1e6)
+    assert "the most" not in answer(*words, 3.0)
+
+
 def test_calibrate_finds_steps_and_epochs():
     data = json.loads(answer("calibrate", "-e", 2, "-d", 1e-5, "-s", 1, "--find", "steps", "--json"))
     steps = data["mechanism"]["sampler"]["steps"]

@@ -9,6 +9,7 @@ import typer
 from ballsbins.cli import monte_carlo, options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import MOST_EPOCHS
 from ballsbins.report.words import count, how, stated
 from ballsbins.samplers import Sampler
 
@@ -177,7 +178,8 @@ def calibrate(
         return render.print_json({"mechanism": mechanism.to_dict(), "epsilon": bound.to_dict()})
     answer = {
         "noise-multiplier": f"σ = {render.up(mechanism.noise_multiplier, 8)}",
-        "epochs": count(mechanism.epochs, "epoch"),
+        "epochs": count(mechanism.epochs, "epoch")
+        + (" (the most that can be asked for; more may do)" if mechanism.epochs == MOST_EPOCHS else ""),
         "steps": f"{count(mechanism.sampler.steps, 'step')} an epoch",
     }[find]
     out = render.console()
