@@ -56,10 +56,10 @@ def random_curve(rng):
 
 @pytest.mark.slow
 def test_answers_in_any_order_overlap_those_of_fresh_curves():
-    """25 random mechanisms, 3 to 5 random questions each over 15 deviations or the whole range, signs mixed."""
+    """12 random mechanisms, 3 to 5 random questions each over 15 deviations or the whole range, signs mixed."""
     rng = np.random.default_rng(2)
     compared = 0
-    for _ in range(25):
+    for _ in range(12):
         kinds, steps = random_curve(rng)
         curve = ExactCurve(kinds, steps)
         for _ in range(int(rng.integers(3, 6))):
@@ -70,12 +70,12 @@ def test_answers_in_any_order_overlap_those_of_fresh_curves():
             direction = rng.choice(DIRECTIONS)
             found = curve.log_delta(epsilon, direction)
             assert not np.isnan([found.lower, found.value, found.upper]).any()
-            for k in rng.choice(count, min(count, 3), replace=False):
+            for k in rng.choice(count, min(count, 5), replace=False):
                 fresh = ExactCurve(kinds, steps).log_delta(epsilon[k : k + 1], direction)
                 assert fresh.lower[0] <= found.upper[k], (kinds, steps, epsilon[k], direction)
                 assert found.lower[k] <= fresh.upper[0], (kinds, steps, epsilon[k], direction)
                 compared += 1
-    assert compared > 150
+    assert compared > 120
 
 
 @pytest.mark.parametrize(
