@@ -54,7 +54,8 @@ def calibrate(
         isinstance(sampler, BallsAndBins) and not sampler.redraw
     )
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
-    exact = min(LARGEST_SIGMA * root, high)  # with more noise only δ_D is known, which may be larger than δ_B is here
+    # With more noise than this only δ_D is known, which may be larger than δ_B is here.
+    exact = min(LARGEST_SIGMA * root, high)
     if isinstance(sampler, BallsAndBins) and excess(exact) <= 0.0:
         high = exact
     start, stride = min(max(0.7 * root, low), high), 2.0
