@@ -18,7 +18,7 @@ others are in level l ≤ i with probability proportional to C_l(a). As (X − K
     contributions ≤ b_i = E·C_i(a)·(Σ_{l≤i} C_l(a))^{E−1}·K^{1−a}(a−1)^{a−1}/a^a        (base: C_0(a)^E·K^{1−a}…)
 
 where a is chosen to make b_i least, and i is chosen with probability b_i/b. Then no contribution exceeds b = Σ b_i,
-which is one to seven times δ wherever we looked (`benchmarks/verify.py` prints it). Above the last level, δ is at
+which is 1 to 15 times δ at the settings of `benchmarks/verify.py`. Above the last level, δ is at
 most P(largest coordinate there): that is added to the upper bound.
 
 `add`, K = e^{−ε}: δ = E_Q(1 − S/K)₊. One tilt e^{−θZ/T} over the cells below Z = TK does it: beyond, nothing
