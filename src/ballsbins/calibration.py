@@ -55,14 +55,23 @@ def calibrate(
     )
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
     # With more noise than this only δ_D is known, which may be larger than δ_B is here.
-    exact = min(LARGEST_SIGMA * root, high)
-    if isinstance(sampler, BallsAndBins) and excess(exact) <= 0.0:
-        high = exact
     start, stride = min(max(0.7 * root, low), high), 2.0
     if isinstance(sampler, BallsAndBins) and (epochs == 1 or fixed):
         start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
         start, stride = min(max(start, low), high), 1.01
-    sigma = least(excess, low, high, start=start, relative=RELATIVE, what="noise multiplier", stride=stride)
+
+    def noise(most: float) -> float:
+        near = min(start, most)
+        return least(excess, low, most, start=near, relative=RELATIVE, what="noise multiplier", stride=stride)
+
+    # with more noise than that only δ_D is known, which may be larger than δ_B is here
+    exact = min(LARGEST_SIGMA * root, high) if isinstance(sampler, BallsAndBins) else high
+    try:
+        sigma = noise(exact)
+    except UnreachableTargetError:
+        if exact == high:
+            raise
+        sigma = noise(high)
     if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:
         # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
         # from ε: what is promised is the former, so search again, nearby, for that.

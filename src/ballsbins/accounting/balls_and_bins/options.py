@@ -24,6 +24,7 @@ _BEST_PUT = 1e-13  # no put is asked for with a smaller error
 _MOST_LOSS = 1e4  # digits that parity may lose to be tried first
 _MOST_CONTOURS = 200
 _MANY = 4
+_SMALL = 1e-8  # an error that is accepted if it is due to rounding
 _MOST_HALVINGS = 3  # of the step of a lattice
 _LARGEST_LOG_K = 700.0
 _STEPS = (0.1, 0.05, 0.025, 0.0125)  # along the path of a put
@@ -77,7 +78,11 @@ class Options:
             self._puts.append(contour)
             found = contour(strikes)
             _improve(best, found)
-            if best.error[worst] <= goal or _rounded(found, worst):
+            if _rounded(found, worst):
+                # strikes for which it is about as good would get nothing better
+                open_ &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[worst])
+                break
+            if best.error[worst] <= goal:
                 break
             if best.log[worst] - math.log(strikes.k[worst]) < DEEP and best.error[worst] < 0.5:
                 break
@@ -121,8 +126,10 @@ class Options:
             if worst is None:
                 break
             for shift in (0.0, -0.7, 0.7, 0.2):
-                self._lift(strikes, worst, best, where[worst] + shift, lattice)
-                if best.error[worst] <= 10.0 * GOAL or (best.log[worst] < DEEP and best.error[worst] < 0.5):
+                rounded = self._lift(strikes, worst, best, where[worst] + shift, lattice, open_)
+                if rounded or best.error[worst] <= 10.0 * GOAL:
+                    break
+                if best.log[worst] < DEEP and best.error[worst] < 0.5:
                     break
             open_[worst] = False
             deep = (best.log < DEEP) & (best.error < 0.5)
@@ -137,15 +144,25 @@ class Options:
             goal = np.maximum(0.5 * GOAL / loss[rows], _BEST_PUT)
             _improve(best, _by_parity(strikes[rows], self.put(strikes[rows], goal)), rows)
 
-    def _lift(self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice) -> None:
-        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help."""
+    def _lift(
+        self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice, open_: Flags
+    ) -> bool:
+        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help.
+
+        Returns whether nothing but rounding is left of a small error: then no other path would be better, and for
+        strikes for which this one is about as good none has to be looked for.
+        """
         for fineness in (1.0, 2.0, 4.0):
             contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
             self._lifts.append(contour)
             found = contour(strikes)
             _improve(best, found)
+            if _rounded(found, worst) and found.error[worst] < _SMALL:
+                open_ &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[worst])
+                return True
             if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
                 break
+        return False
 
     def _on_lattice(self, strikes: Strikes, best: Estimate, *, rising: bool) -> tuple[Real, CutLattice]:
         """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""

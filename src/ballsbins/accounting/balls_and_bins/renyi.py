@@ -1,6 +1,6 @@
 """Rényi differential privacy of balls-and-bins, and the upper bound on δ that follows from it.
 
-With S the likelihood ratio of one epoch under Q (DESIGN.md §3: the mean of T log-normals Z_t of mean 1),
+With S the likelihood ratio of one epoch under Q (docs/accounting.md: the mean of T log-normals Z_t of mean 1),
 
     D_α(P‖Q) = log E[S^α] / (α−1)             (remove),
     D_α(Q‖P) = log E[S^{−β}] / (α−1), β = α−1   (add).
