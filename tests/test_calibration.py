@@ -98,7 +98,7 @@ def test_the_most_epochs_that_can_be_asked_for():
         (BallsAndBins(2), 1e-5, 1e-9, 1e4, 1e6),  # only δ_D is known
         (BallsAndBins(1000), 600.0, 1e-6, 0.02, 0.05),
         (BallsAndBins(50, redraw=False), 699.0, 1e-3, 0.02, 0.05),
-        (Poisson(1000), 600.0, 1e-6, 1e-3, 1.0),
+        (Poisson(1000), 5.0, 1e-6, 0.3, 0.8),
     ],
     ids=repr,
 )

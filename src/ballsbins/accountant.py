@@ -27,7 +27,10 @@ from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.diluted import Diluted
+from ballsbins.accounting.moments import CurveMoments
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
+from ballsbins.accounting.poisson_moments import StepMoments
+from ballsbins.accounting.product import ProductCurve
 from ballsbins.accounting.search import BothDirections, epsilon_at
 from ballsbins.accounting.shuffle import ShuffleCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
@@ -96,7 +99,7 @@ def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
     """Curves of independent parts of the run with how often each is run, truncation left aside."""
     curve = _CURVES[type(mechanism.sampler)](mechanism)
     whole = curve.curve if isinstance(curve, OrBounds) else curve
-    return whole.parts if isinstance(whole, ComposedCurve) else [(curve, 1)]
+    return whole.parts if isinstance(whole, ProductCurve) else [(curve, 1)]
 
 
 def log_penalty(mechanism: Mechanism) -> float | None:
@@ -144,10 +147,11 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
     if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
         # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
         return Between(below_epochs(one, sigma, whole), GaussianCurve(sigma, epochs))
-    parts = [(ExactCurve(((steps, sigma),), steps), whole)]
+    parts: list[tuple[Curve, int]] = [(ExactCurve(((steps, sigma),), steps), whole)]
     if rest > 0:
         parts.append((ExactCurve(((rest, sigma),), steps), 1))
-    return OrBounds(ComposedCurve(parts), Between([one], GaussianCurve(sigma, epochs)))
+    exact = ProductCurve(lambda: [(CurveMoments(curve), n) for curve, n in parts], ComposedCurve(parts))
+    return OrBounds(exact, Between([one], GaussianCurve(sigma, epochs)))
 
 
 def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
@@ -187,7 +191,13 @@ def _poisson(mechanism: Mechanism) -> Curve:
     bounds = Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
     if sigma < LEAST_SIGMA:
         return bounds
-    return OrBounds(PoissonCurve(sigma, steps, mechanism.total_steps), bounds)
+    taken = mechanism.total_steps
+    if steps == 1:
+        return GaussianCurve(sigma, taken)
+    if taken == 1:
+        return PoissonStepCurve(sigma, steps)
+    exact = ProductCurve(lambda: [(StepMoments(sigma, steps), taken)], PoissonCurve(sigma, steps, taken))
+    return OrBounds(exact, bounds)
 
 
 def _shuffle(mechanism: Mechanism) -> Curve:

@@ -11,6 +11,8 @@ from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
 from ballsbins.accounting.between import Between, OrBounds
 from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import REMOVE, Interval
+from ballsbins.accounting.lines import NoLine
+from ballsbins.accounting.mellin import Product
 from ballsbins.accounting.poisson import PoissonCurve
 from ballsbins.accounting.search import epsilon_at
 from ballsbins.errors import AccuracyError
@@ -104,6 +106,10 @@ def test_many_points_without_an_answer_cost_few_questions():
     assert line.failures <= 15
 
 
+def _no_line(*_):
+    raise NoLine
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -118,6 +124,7 @@ def test_every_mechanism_has_an_answer(mechanism, monkeypatch):
     exact = mechanism.log_delta(np.array([0.5, 2.0]))
     monkeypatch.setattr(ComposedCurve, "log_delta", Line(1.0, end=-1.0).log_delta)
     monkeypatch.setattr(PoissonCurve, "log_delta", Line(1.0, end=-1.0).log_delta)
+    monkeypatch.setattr(Product, "sheet", _no_line)
     again = Mechanism(mechanism.sampler, 0.7, mechanism.epochs, mechanism.last_epoch_steps)
     found, epsilon = again.log_delta(np.array([0.5, 2.0])), again.epsilon(1e-5)
     assert (found.method, epsilon.method) == ("bounds", "bounds")
