@@ -43,6 +43,7 @@ LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
 _MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
 # An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
 _CLOSE = 5e-3
+_EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is exact
 
 
 METHODS = ("auto", "renyi", "lower-bound")
@@ -365,7 +366,7 @@ def _bound(
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
 
     def part(rows: Array, penalty: Array, **more: Any) -> Bound:
-        method = _said(curve.method, quantity, rows) if curve is mechanism.curve else curve.method
+        method = _said(curve, quantity, rows) if curve is mechanism.curve else curve.method
         if quantity == "delta":
             rows = np.exp(rows)
             # exp rounds to nearest: step outwards, so that the bounds stay bounds
@@ -391,17 +392,23 @@ def _bound(
     )
 
 
-def _said(method: str, quantity: Quantity, rows: Array) -> str:
-    """The method, or "bounds" where they are so far apart that no more than a lower and an upper bound is known."""
+def _said(curve: Curve, quantity: Quantity, rows: Array) -> str:
+    """The method, or "bounds" where they are so far apart that no more than a lower and an upper bound is known.
+
+    Several epochs are called exact only where they are: the bracket that answers elsewhere is wider by far.
+    """
     lower, _, upper = rows
-    close = {
-        "log_delta": _CLOSE * (1.0 + np.abs(upper)),
-        "delta": _CLOSE * (1.0 + np.abs(upper)),  # here logarithms, too
-        "epsilon": np.maximum(_CLOSE * upper, 0.1 * _CLOSE),
-        "true_positive_rate": _CLOSE * upper,
+    unit = {
+        "log_delta": 1.0 + np.abs(upper),
+        "delta": 1.0 + np.abs(upper),  # here logarithms, too
+        "epsilon": np.maximum(upper, 0.1),
+        "true_positive_rate": upper,
     }[quantity]
     with np.errstate(invalid="ignore"):  # ∞ − ∞ where both are: that is known
-        apart = upper - lower > close
+        apart, loose = upper - lower > _CLOSE * unit, upper - lower > _EXACT * unit
+    method = curve.method
+    if isinstance(curve, OrBounds) and isinstance(curve.curve, ProductCurve) and loose.any():
+        method = ProductCurve.fallback
     if not apart.any():
         return method
     return "bounds" if apart.all() or method == "bounds" else f"{method}; bounds at some points"

@@ -87,7 +87,20 @@ def test_calibrate_finds_the_least_noise():
 
 
 def test_calibrate_says_that_no_more_epochs_can_be_asked_for():
-    words = ("calibrate", "-e", 8, "-d", 1e-9, "-T", 9, "--sampler", "deterministic", "--find", "epochs", "-s")
+    words = (
+        "calibrate",
+        "-e",
+        8,
+        "-d",
+        1e-9,
+        "-T",
+        9,
+        "--sampler",
+        "deterministic",
+        "--find",
+        "epochs",
+        "-s",
+    )
     assert "1,000,000,000 epochs (the most that can be asked for" in answer(*words, 1e6)
     assert "the most" not in answer(*words, 3.0)
 

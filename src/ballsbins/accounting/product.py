@@ -31,6 +31,7 @@ class ProductCurve:
     """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
 
     method = "exact"
+    fallback = "composition"  # the method of the bracket
     confidence = 1.0
 
     def __init__(self, moments: Callable[[], Sequence[tuple[Moments, int]]], bracket: ComposedCurve) -> None:
