@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ballsbins import BallsAndBins, Mechanism, calibrate
+from ballsbins import BallsAndBins, Mechanism, Poisson, calibrate
 
 ROOT = Path(__file__).resolve().parent.parent
 PEER = ROOT / ".venv-peers" / "bin" / "python"
@@ -103,6 +103,48 @@ def one_epoch():
         print(f"{name:42s} {1e3 * seconds:7.1f} ms {seconds / exponentials:6.2f}")
 
 
+def several_epochs():
+    print(
+        "\nseveral epochs and Poisson: ε at δ = 1e-6 of a fresh Mechanism, then at δ = 2e-7; CPU, width of the answer"
+    )
+    runs = [Mechanism(BallsAndBins(t), s, e) for s, t, e in ((1.0, 100, 10), (1.0, 1000, 10), (0.6, 4517, 3))]
+    runs += [Mechanism(BallsAndBins(36133), 0.3, 2), Mechanism(BallsAndBins(1000), 0.8, 5, 300)]
+    runs += [Mechanism(Poisson(t), s) for s, t in ((1.0, 10**4), (1.0, 10**7), (0.3, 36133), (0.32, 10**5))]
+    for run in runs:
+        fresh = Mechanism(run.sampler, run.noise_multiplier, run.epochs, run.last_epoch_steps)
+        cold, bound = cpu(lambda m=fresh: m.epsilon(DELTA), 1)
+        further, _ = cpu(lambda m=fresh: m.epsilon(0.2 * DELTA), 1)
+        width = bound.upper - bound.lower
+        print(f"{run!r:78s} {1e3 * cold:6.0f} ms {1e3 * further:6.0f} ms {width:8.1e} {bound.method}")
+
+
+def share(count):
+    """How many random runs are exact: σ in [0.2, 20], T ≤ 10⁹, up to 10⁴ epochs, δ in [1e-30, 0.1]."""
+    rng, good, loose, seconds = np.random.default_rng(3), 0, [], 0.0
+    while good + len(loose) < count:
+        sigma, steps, epochs, delta = np.exp(
+            rng.uniform(np.log([0.2, 2, 2, 1e-30]), np.log([20, 1e9, 1e4, 0.1]))
+        )
+        direction = str(rng.choice(["remove", "add"]))
+        curve = Mechanism(BallsAndBins(int(steps)), sigma, int(epochs)).curve.curve
+        begin = time.process_time()
+        epsilon = curve.rough_epsilon(np.log([delta]), direction)
+        if not epsilon[0] < 700.0:  # beyond what is answered
+            continue
+        lower, _, upper = curve.exactly(epsilon, direction)
+        seconds += time.process_time() - begin
+        if 0.5 * (upper[0] - lower[0]) < max(1e-9, 2e-10 * epochs):  # the single epoch is good to 10⁻¹⁰
+            good += 1
+        else:
+            loose.append(
+                f"σ = {sigma:.3g}, T = {steps:.3g}, {epochs:.0f} epochs, δ = {delta:.1e}, {direction}"
+            )
+    print(
+        f"\n{good} of {count} random runs of several epochs are exact, {1e3 * seconds / count:.0f} ms each; not:"
+    )
+    print("\n".join(f"    {each}" for each in loose))
+
+
 def calibration():
     print("\nσ for ε = 8, δ = 1e-6")
     for steps, epochs in ((1000, 1), (10**6, 1), (1000, 10)):
@@ -135,7 +177,11 @@ def main():
         print(f"no peer: {PEER} is missing; `make bench` sets it up")
     in_the_number_of_steps()
     one_epoch()
-    if not small:
+    if small:
+        share(3)
+    else:
+        several_epochs()
+        share(300)
         calibration()
     imports()
 

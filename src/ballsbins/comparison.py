@@ -43,7 +43,7 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
     """
     known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
     largest = min(max(known, 1e-9), LARGEST_EPSILON)  # it may be 0 or ∞
-    grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 40)])
+    grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 10)])
     signs = _signs(first.curve, second.curve, grid)
     above = np.flatnonzero(signs > 0)
     left = None if above.size == 0 else float(grid[above[-1]])

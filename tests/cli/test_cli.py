@@ -202,7 +202,7 @@ def test_version_and_help():
             ["--fixed-bins"],
         ),
         (("delta", "-s", 1, "-T", 10, "-e", "nan"), ["epsilon is nan"]),
-        (("calibrate", "-e", 1e-9, "-d", 1e-300, "-T", 5), ["no noise multiplier up to 100"]),
+        (("calibrate", "-e", 1e-9, "-d", 1e-300, "-T", 5), ["no noise multiplier up to 1e+06"]),
         (("calibrate", "-e", 0, "-d", 1e-6, "-T", 5), ["epsilon is 0.0"]),
         (("calibrate", "-e", 1, "-d", 1e-6, "-s", 1, "-T", 5), ["--find"]),
         (("calibrate", "-e", 1, "-d", 1e-6, "--find", "luck", "-T", 5), ["--find is 'luck'"]),

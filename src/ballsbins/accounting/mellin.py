@@ -144,7 +144,9 @@ class Product:
             ]
             if not valleys or (before.split is not None and min(valleys) > 0.95 * before.split.at):
                 break
-            split = Split.at_valley(min(valleys), until)
+            at = min(valleys)
+            ends = np.max([moments.log_value(np.array([0.0, at])) for moments, _ in self.factors], axis=0)
+            split = Split.at_valley(at, until, max(float(ends[0] - ends[1]), 0.0))
             terms = self._terms(k, split, min(_MOST_JUMPS, self.count))
             together = float(np.logaddexp.reduce([term.estimate for term in terms]))
             kept = [term for term in terms if term.height > together - _DROPPED]

@@ -39,7 +39,7 @@ _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
 
 @dataclass(frozen=True)
 class Split:
-    """A smooth step down from 1 to 0 around the loss `at`; at 0 it is 1 to all digits.
+    """A smooth step down from 1 to 0 around the loss `at`; at 0, where v has its kink, it is 1 to all digits.
 
     A jump to more than `until` changes nothing: what happens beyond is in the value v there.
     """
@@ -49,9 +49,9 @@ class Split:
     until: float = math.inf
 
     @classmethod
-    def at_valley(cls, at: float, until: float) -> Split:
-        """As wide as it may be."""
-        return cls(at, at / 6.2, until)
+    def at_valley(cls, at: float, until: float, depth: float = 0.0) -> Split:
+        """As wide as it may be: what is left of v at 0 must not show beside v at the valley, lower by e^{−depth}."""
+        return cls(at, at / math.sqrt(42.0 + depth), until)
 
     @classmethod
     def beyond(cls, until: float) -> Split:
