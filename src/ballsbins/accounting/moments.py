@@ -34,6 +34,7 @@ Complex = NDArray[np.complex128]
 DEEP = 50.0  # terms below e^−50 of the largest are left out
 _MOST_POINTS = 2**21  # of one lattice
 _SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
+_RESOLVED = 1e-6
 _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
 
 
@@ -172,13 +173,13 @@ def _kink(u: Complex, h: float) -> Complex:
 def refined(
     transform: Callable[[float], Transform], h: float, worst: Callable[[Transform], float]
 ) -> Transform:
-    """With h halved until its error is that of rounding: below `_SETTLED`, or no longer falling."""
+    """With h halved until its error is that of rounding: below `_SETTLED`, or small and no longer falling."""
     found = transform(h)
     error = worst(found)
     while error > _SETTLED and not found.settled:
         found = transform(0.5 * found.h)
         before, error = error, worst(found)
-        if error > 0.2 * before:
+        if 0.2 * before < error < _RESOLVED:
             break
     return found
 
