@@ -1,6 +1,7 @@
 """`ballsbins build` and `ballsbins assign` as people use them."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, Key, Mechanism
+from ballsbins.accountant import log_penalty
 from ballsbins.cli import app
 from ballsbins.engines import BatchFiles
 from ballsbins.errors import BallsBinsError, DataError, InvalidInputError, SecretError
@@ -70,11 +72,9 @@ def test_truncated_where_that_costs_next_to_nothing(folder, key_file, tmp_path):
     out = tmp_path / "out"
     answer("build", folder, "--out", out, "-T", 40, "-B", "auto", "-E", 2, "--key-file", key_file)
     drawn = BatchFiles.open(out).manifest.sampler
+    smaller = replace(drawn, max_batch_size=drawn.max_batch_size - 1)
     costs = [
-        float(
-            Mechanism(replace(drawn, max_batch_size=drawn.max_batch_size - less), 1.0, 2).delta(10.0).penalty
-        )
-        for less in (0, 1)
+        (1.0 + math.exp(10.0)) * math.exp(log_penalty(Mechanism(each, 1.0, 2))) for each in (drawn, smaller)
     ]
     assert costs[0] <= 1e-10 < costs[1]
     with pytest.raises(InvalidInputError, match="one size already"):

@@ -17,9 +17,10 @@ COMPOSED = {"doroshenko22connect", "koskela20computing"}
     ("mechanism", "method", "has", "has_not"),
     [
         (Mechanism(BallsAndBins(9), 1.0), None, {"chua25balls", "abadi16deep"}, {*COMPOSED, "zhu22optimal"}),
-        (Mechanism(BallsAndBins(9), 1.0, 3), None, COMPOSED, {"hoeffding63probability"}),
+        (Mechanism(BallsAndBins(9), 1.0, 3), None, {"chua25balls"}, {*COMPOSED, "hoeffding63probability"}),
+        (Mechanism(BallsAndBins(9), 1.0, 3), "composition", COMPOSED, {"hoeffding63probability"}),
         (Mechanism(BallsAndBins(9), 1.0), "Monte Carlo (tilted), …", {"hoeffding63probability"}, COMPOSED),
-        (Mechanism(Poisson(9), 1.0), None, {"zhu22optimal", *COMPOSED}, {"chua25balls"}),
+        (Mechanism(Poisson(9), 1.0), None, {"zhu22optimal"}, {"chua25balls", *COMPOSED}),
         (Mechanism(Deterministic(9), 1.0), None, {"balle18improving"}, {"chua25balls", *COMPOSED}),
         (Mechanism(Shuffle(9), 1.0), None, {"chua24private"}, {"zhu22optimal"}),
         (
