@@ -27,7 +27,7 @@ from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.diluted import Diluted
-from ballsbins.accounting.moments import CurveMoments
+from ballsbins.accounting.moments import CurveMoments, Moments
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
 from ballsbins.accounting.poisson_moments import StepMoments
 from ballsbins.accounting.product import ProductCurve
@@ -151,7 +151,14 @@ def _balls_and_bins(mechanism: Mechanism) -> Curve:
     parts: list[tuple[Curve, int]] = [(ExactCurve(((steps, sigma),), steps), whole)]
     if rest > 0:
         parts.append((ExactCurve(((rest, sigma),), steps), 1))
-    exact = ProductCurve(lambda: [(CurveMoments(curve), n) for curve, n in parts], ComposedCurve(parts))
+
+    def moments() -> list[tuple[Moments, int]]:
+        single: list[tuple[Moments, int]] = [(CurveMoments(parts[0][0]), whole)]
+        if rest > 0:  # one step of T is a step of Poisson sampling, with nodes of its own
+            single.append((StepMoments(sigma, steps) if rest == 1 else CurveMoments(parts[1][0]), 1))
+        return single
+
+    exact = ProductCurve(moments, ComposedCurve(parts))
     return OrBounds(exact, Between([one], GaussianCurve(sigma, epochs)))
 
 

@@ -40,7 +40,7 @@ _MOST_JUMPS = 12
 _MOST_SPLITS = 12
 _MOST_TRIES = 3
 _END = 1e-16  # of the value, beyond the end of a line
-_LONGEST = 2**18  # points of a line
+_LONGEST = 2**16  # points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _DEEPEST = -1300.0  # log v of a single run is not followed farther down
 

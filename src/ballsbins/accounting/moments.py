@@ -32,7 +32,7 @@ from ballsbins.accounting.look import Look
 Complex = NDArray[np.complex128]
 
 DEEP = 50.0  # terms below e^−50 of the largest are left out
-_MOST_POINTS = 2**21  # of one lattice
+_MOST_POINTS = 2**17  # of one lattice
 _SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
 _RESOLVED = 1e-6
 _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice

@@ -113,13 +113,15 @@ class ProductCurve:
         """Lower, value, upper of log δ at increasing ε ≥ 0 by Mellin inversion alone; −∞, −∞, 0 where it has none."""
         product = self._product(direction)
         log, error = np.full(epsilon.size, -np.inf), np.full(epsilon.size, np.inf)
+        laid = np.zeros(epsilon.size, dtype=bool)
         places = _places(epsilon / product.deviation) * product.deviation
         for place in np.unique(places):
             here = np.flatnonzero(places == place)
             sheet = self._sheet(direction, float(place))
             if sheet is not None:
+                laid[here] = True
                 log[here], error[here] = self._read(sheet, epsilon[here], direction)
-        for row in np.flatnonzero(error > _GOOD)[:_MOST_OWN]:
+        for row in np.flatnonzero(laid & (error > _GOOD))[:_MOST_OWN]:
             sheet = self._lay(direction, float(epsilon[row]), 0.0)
             if sheet is not None:
                 own, off = self._read(sheet, epsilon[row : row + 1], direction)
