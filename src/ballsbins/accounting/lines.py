@@ -36,6 +36,7 @@ class Term:
     """One power of z: how many jumps, the saddle, the height of the integrand there, and the value to expect."""
 
     jumps: int
+    k: float  # for which all of this is
     c: float
     height: float
     estimate: float

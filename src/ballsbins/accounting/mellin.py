@@ -203,9 +203,9 @@ class Product:
         c = self._candidates
         base, ratio = self._moments(c, split)
         heights = [self._jumps(c, split, base, ratio, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
-        return [self._saddle(jumps, height) for jumps, height in enumerate(heights)]
+        return [self._saddle(jumps, k, height) for jumps, height in enumerate(heights)]
 
-    def _saddle(self, jumps: int, height: Array) -> Term:
+    def _saddle(self, jumps: int, k: float, height: Array) -> Term:
         """The best of the candidates, moved to the lowest point of a parabola."""
         at = int(np.clip(np.argmin(height), 1, height.size - 2))
         x, y = np.log(self._away[at - 1 : at + 2]), height[at - 1 : at + 2]
@@ -215,7 +215,7 @@ class Product:
         c = 1.0 + away if self._right else -away
         top = float(y[1])
         estimate = top - 0.5 * math.log(2 * math.pi * curvature) + math.log(away)
-        return Term(jumps, c, top, estimate, away / math.sqrt(curvature))
+        return Term(jumps, k, c, top, estimate, away / math.sqrt(curvature))
 
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small."""
@@ -266,10 +266,10 @@ class Product:
             except TooFine:
                 raise NoLine("too fine") from None
             line, off, beyond = assemble(term, grid, parts)
-            height = line.scale + (1.0 - term.c) * k
+            height = line.scale + (1.0 - term.c) * term.k
             if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (1.0 + 0.1 * abs(term.height)):
                 raise NoLine("misjudged")
-            share = math.exp(min(height - together, 300.0))
+            share = math.exp(min(line.scale + (1.0 - term.c) * k - together, 300.0))
             if beyond * share < _END:
                 return line, off
             grid = grid.farther()
