@@ -48,7 +48,7 @@ def test_every_batch_is_gaussian():
         found = PoissonStepCurve(0.7, 1).log_delta(epsilon, direction)
         truth = GaussianCurve(0.7).log_delta(epsilon, direction)
         assert np.allclose(found.value, truth.value, rtol=1e-13)
-        several = PoissonCurve(0.7, 1, 6).log_delta(epsilon, direction)
+        several = Mechanism(Poisson(1), 0.7, 6).curve.log_delta(epsilon, direction)
         truth = GaussianCurve(0.7, 6).log_delta(epsilon, direction)
         assert np.all(several.lower <= truth.upper)
         assert np.all(truth.lower <= several.upper)

@@ -68,7 +68,7 @@ class Split:
         return np.asarray(log_ndtr((k - self.at) * (math.sqrt(2.0) / self.width)))
 
     def log_local_jump(self, k: Array) -> Array:
-        """The same as long as the jump matters, for the curve v, not for a density."""
+        """The same, cut off smoothly some way beyond `until`."""
         jump = self.log_jump(k)
         if math.isinf(self.until):
             return jump
@@ -85,7 +85,7 @@ class Grid:
     @classmethod
     def covering(cls, period: float, end: float) -> Grid:
         """A period of at least that length, and y up to `end` or a little more."""
-        unit = 2.0 ** math.floor(math.log2(period / 16.0))
+        unit = _unit(period)
         period = unit * math.ceil(period / unit)
         return cls(period, max(8, math.ceil(end * period / (2.0 * math.pi))))
 
@@ -99,9 +99,13 @@ class Grid:
 
     def lattice(self, h: float) -> tuple[int, float]:
         """Points to the period and spacing of a lattice no wider than h that tells all these y apart, twice over."""
-        unit = 2.0 ** math.floor(math.log2(self.period / 16.0))
-        h = min(unit, 2.0 ** math.floor(math.log2(min(h, self.period / (4.0 * self.highest)))))
+        h = min(_unit(self.period), 2.0 ** math.floor(math.log2(min(h, self.period / (4.0 * self.highest)))))
         return round(self.period / h), h
+
+
+def _unit(period: float) -> float:
+    """The widest spacing of a lattice: the power of 2 of which a period has 16 to 32."""
+    return float(2.0 ** math.floor(math.log2(period / 16.0)))
 
 
 @dataclass(frozen=True)

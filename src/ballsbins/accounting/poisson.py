@@ -21,7 +21,7 @@ from scipy.special import log_ndtr
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
-from ballsbins.accounting.deterministic import GaussianCurve, log_hockey_stick
+from ballsbins.accounting.deterministic import log_hockey_stick
 from ballsbins.accounting.look import FLAT
 
 _ULP = 2.0**-52
@@ -157,23 +157,19 @@ class PoissonMaximumCurve:
 
 
 class PoissonCurve(ComposedCurve):
-    """The privacy curve after `taken` steps (T·E of them after E epochs), each with q = 1/`steps`."""
+    """The privacy curve after `taken` ≥ 2 steps (T·E of them after E epochs), each with q = 1/`steps` < 1."""
 
     def __init__(
         self, noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
     ) -> None:
         """The loss of a step is at least log(1 − q), and with many steps mostly close to that."""
-        self._step, self._taken = PoissonStepCurve(noise_multiplier, steps), taken
-        edge = -math.log1p(-1 / steps) if steps > 1 else None
+        edge = -math.log1p(-1 / steps)
         self._maximum = PoissonMaximumCurve(noise_multiplier, steps, taken)
-        super().__init__([(self._step, taken)], accuracy, edge=edge, around=self._maximum)
+        step = PoissonStepCurve(noise_multiplier, steps)
+        super().__init__([(step, taken)], accuracy, edge=edge, around=self._maximum)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """One step, or every example in every batch, in closed form; else by composition."""
-        if self._taken == 1:
-            return self._step.log_delta(epsilon, direction)
-        if self._step.steps == 1:
-            return GaussianCurve(self._step.noise_multiplier, self._taken).log_delta(epsilon, direction)
+        """By composition, `add` with what is known of the maximum in closed form."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         if direction == REMOVE:
             return super().log_delta(epsilon, direction)
