@@ -157,3 +157,53 @@ def test_delta_of_a_bad_epsilon(bad):
 def test_epsilon_of_a_bad_delta(bad):
     with pytest.raises(InvalidInputError, match="delta is"):
         Mechanism(BallsAndBins(3), 1.0).epsilon(bad)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_facts_of_a_run_as_far_as_it_came(sampler):
+    planned = Mechanism(sampler, 0.75, epochs=4)
+    assert planned.after(planned.total_steps) == planned
+    assert planned.after(14) == Mechanism(sampler, 0.75, epochs=2)
+    early = planned.after(17)
+    assert early == Mechanism(sampler, 0.75, epochs=3, last_epoch_steps=3)
+    assert (early.finished, early.finished_epochs, early.steps_in_last_epoch) == (False, 2, 3)
+    assert early.batches_drawn == (7 if sampler.draws_once else 17)
+    assert early.under(Poisson) == Mechanism(Poisson(7), 0.75, epochs=3, last_epoch_steps=3)
+    assert early.under(sampler) == early
+    with pytest.raises(InvalidInputError, match="steps_taken is 0"):
+        planned.after(0)
+    with pytest.raises(InvalidInputError, match="steps of the other sampler is 8, but must be 7"):
+        early.under(Shuffle(8))
+
+
+def test_fixed_bins_pool_the_noise_of_their_visits():
+    fixed = Mechanism(BallsAndBins(7, redraw=False), 0.75, epochs=4)
+    assert fixed.independent_epochs == (0.375, 1)
+    assert fixed.noise_of_bins == ((7, 0.375),)
+    assert fixed.after(10).noise_of_bins == ((3, 0.75 / math.sqrt(2)), (4, 0.75))
+    assert fixed.after(3).noise_of_bins == ((3, 0.75),)
+    assert Mechanism(BallsAndBins(7), 0.75, epochs=4).independent_epochs == (0.75, 4)
+
+
+def test_facts_of_the_samplers():
+    facts = {
+        sampler.name: (
+            sampler.is_random, sampler.random_sizes, sampler.partitions, sampler.amplifies,
+            sampler.draws_once, sampler.largest_batch(100),
+        )
+        for sampler in SAMPLERS[:5]
+    }  # fmt: skip
+    assert facts == {
+        "deterministic": (False, False, True, False, True, 15),
+        "shuffle": (True, False, True, False, False, 15),
+        "Poisson": (True, True, False, True, False, None),
+        "balls-and-bins": (True, True, True, True, False, None),
+        "balls-and-bins (fixed bins)": (True, True, True, True, True, None),
+    }
+    for sampler in SAMPLERS[5:]:
+        assert sampler.largest_batch(100) == sampler.max_batch_size == 30
+        assert sampler.untruncated() == type(sampler)(7)
+        assert sampler.untruncated().truncated_to(30, 100) == sampler
+    assert Shuffle(7).untruncated() == Shuffle(7)
+    with pytest.raises(InvalidInputError, match="one size already"):
+        Shuffle(7).truncated_to(30, 100)

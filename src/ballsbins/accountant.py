@@ -79,20 +79,18 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
             "method", method, f"one of {', '.join(METHODS)}", "Leave it out for the best one."
         )
     sampler = mechanism.sampler
-    sigma, steps, epochs, last = _facts(mechanism)
-    if not isinstance(sampler, BallsAndBins) or last < steps:
+    if not isinstance(sampler, BallsAndBins) or not mechanism.finished:
         raise InvalidInputError(
             "method",
             method,
             '"auto" for this mechanism',
             "Other methods are for whole epochs of balls-and-bins.",
         )
-    if not sampler.redraw:
-        sigma, epochs = sigma / np.sqrt(epochs), 1
+    sigma, epochs = mechanism.independent_epochs
     if method == "renyi":
-        return RenyiCurve(sigma, steps, epochs)
+        return RenyiCurve(sigma, sampler.steps, epochs)
     method = "lower bound S_C; upper bound of deterministic batches"
-    below = below_epochs(BallsAndBinsLowerBound(sigma, steps), sigma, epochs)
+    below = below_epochs(BallsAndBinsLowerBound(sigma, sampler.steps), sigma, epochs)
     return Between(below, GaussianCurve(sigma, epochs), method)
 
 
@@ -108,42 +106,27 @@ def log_penalty(mechanism: Mechanism) -> float | None:
 
     Fixed bins are drawn once, so a batch that fits in one epoch fits in all.
     """
-    if getattr(mechanism.sampler, "max_batch_size", None) is None:
+    if mechanism.sampler.max_batch_size is None:
         return None
     return _of_overflow(log_overflow_probability, mechanism)
 
 
 def _of_overflow(log_probability: Callable[[int, int, int, int], float], mechanism: Mechanism) -> float:
     sampler = mechanism.sampler
-    assert isinstance(sampler, (BallsAndBins, Poisson))
     assert sampler.num_examples is not None  # the sampler sees to that
     assert sampler.max_batch_size is not None
     return log_probability(
-        sampler.num_examples, sampler.steps, sampler.max_batch_size, _batches_drawn(mechanism)
+        sampler.num_examples, sampler.steps, sampler.max_batch_size, mechanism.batches_drawn
     )
 
 
-def _batches_drawn(mechanism: Mechanism) -> int:
-    sampler = mechanism.sampler
-    fixed = isinstance(sampler, BallsAndBins) and not sampler.redraw
-    return min(mechanism.total_steps, sampler.steps) if fixed else mechanism.total_steps
-
-
 def _balls_and_bins(mechanism: Mechanism) -> Curve:
-    sampler = mechanism.sampler
-    assert isinstance(sampler, BallsAndBins)
-    sigma, steps, epochs, last = _facts(mechanism)
+    sigma, steps, epochs = mechanism.noise_multiplier, mechanism.sampler.steps, mechanism.epochs
     if steps == 1:
         return GaussianCurve(sigma, epochs)
-    if not sampler.redraw:
-        # The sum over epochs is sufficient: bins visited k times have noise σ/√k.
-        kinds = [(last, sigma / np.sqrt(epochs))]
-        if epochs > 1 and last < steps:
-            kinds.append((steps - last, sigma / np.sqrt(epochs - 1)))
-        return _one_epoch(tuple(kinds), steps)
-    whole, rest = (epochs, 0) if last == steps else (epochs - 1, last)
-    if epochs == 1:
-        return _one_epoch(((last, sigma),), steps)
+    if mechanism.sampler.draws_once or epochs == 1:
+        return _one_epoch(mechanism.noise_of_bins, steps)
+    whole, rest = mechanism.finished_epochs, mechanism.last_epoch_steps or 0
     one: Curve = BallsAndBinsLowerBound(sigma, steps)
     if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
         # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
@@ -194,7 +177,7 @@ def _deterministic(mechanism: Mechanism) -> Curve:
 
 
 def _poisson(mechanism: Mechanism) -> Curve:
-    sigma, steps, _, _ = _facts(mechanism)
+    sigma, steps = mechanism.noise_multiplier, mechanism.sampler.steps
     # one step is below the truth, the example in every batch above it
     bounds = Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
     if sigma < LEAST_SIGMA:
@@ -209,10 +192,13 @@ def _poisson(mechanism: Mechanism) -> Curve:
 
 
 def _shuffle(mechanism: Mechanism) -> Curve:
-    sigma, steps, epochs, last = _facts(mechanism)
-    same_bins = Mechanism(BallsAndBins(steps), sigma, epochs, mechanism.last_epoch_steps)
-    whole = epochs if last == steps else epochs - 1
-    return ShuffleCurve(sigma, steps, epochs, whole, _balls_and_bins(same_bins))
+    return ShuffleCurve(
+        mechanism.noise_multiplier,
+        mechanism.sampler.steps,
+        mechanism.epochs,
+        mechanism.finished_epochs,
+        _balls_and_bins(mechanism.under(BallsAndBins)),
+    )
 
 
 _CURVES: dict[type[Sampler], Callable[[Mechanism], Curve]] = {
@@ -221,13 +207,6 @@ _CURVES: dict[type[Sampler], Callable[[Mechanism], Curve]] = {
     Poisson: _poisson,
     Shuffle: _shuffle,
 }
-
-
-def _facts(mechanism: Mechanism) -> tuple[float, int, int, int]:
-    """σ, T, epochs begun, steps in the last of them."""
-    steps = mechanism.sampler.steps
-    last = steps if mechanism.last_epoch_steps is None else mechanism.last_epoch_steps
-    return mechanism.noise_multiplier, steps, mechanism.epochs, last
 
 
 def delta_bound(
@@ -280,10 +259,9 @@ def _check_truncation(mechanism: Mechanism, curve: Truncated, delta: float) -> N
     if allowed > 0.0 and np.log(allowed) >= curve.log_p:
         return
     sampler = mechanism.sampler
-    assert isinstance(sampler, (BallsAndBins, Poisson))
     assert sampler.num_examples is not None
     size = least_max_batch_size(
-        sampler.num_examples, sampler.steps, _batches_drawn(mechanism), float(np.log(max(allowed, 1e-300)))
+        sampler.num_examples, sampler.steps, mechanism.batches_drawn, float(np.log(max(allowed, 1e-300)))
     )
     raise UnreachableTargetError(
         f"max_batch_size={sampler.max_batch_size} truncates batches so often that no epsilon has delta={delta:g}. "
@@ -312,9 +290,7 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
 
     if log_penalty(mechanism) is not None:
         advice = "Use Mechanism.epsilon, or ballsbins.dp_events.MechanismAccountant, which carry its penalty aside."
-        raise InvalidInputError(
-            "max_batch_size", getattr(mechanism.sampler, "max_batch_size", None), "None", advice
-        )
+        raise InvalidInputError("max_batch_size", mechanism.sampler.max_batch_size, "None", advice)
     if isinstance(mechanism.sampler, Shuffle):
         advice = "Deterministic batches are an upper bound."
         raise InvalidInputError("sampler", mechanism.sampler, "one whose privacy curve is known", advice)
@@ -328,15 +304,16 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
 def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
     """Upper bounds on the Rényi divergences of the whole run, by direction."""
     sampler = mechanism.sampler
-    sigma, steps, epochs, last = _facts(mechanism)
-    if not isinstance(sampler, BallsAndBins) or last < steps or log_penalty(mechanism) is not None:
+    if not isinstance(sampler, BallsAndBins) or not mechanism.finished or log_penalty(mechanism) is not None:
         advice = "Rényi divergences are computed for whole epochs of balls-and-bins without truncation."
         raise InvalidInputError(
             "mechanism", mechanism, "whole epochs of BallsAndBins without max_batch_size", advice
         )
-    if not sampler.redraw:
-        sigma, epochs = sigma / np.sqrt(epochs), 1
-    return {direction: epochs * renyi_divergence(sigma, steps, orders, direction) for direction in DIRECTIONS}
+    sigma, epochs = mechanism.independent_epochs
+    return {
+        direction: epochs * renyi_divergence(sigma, sampler.steps, orders, direction)
+        for direction in DIRECTIONS
+    }
 
 
 def _points(name: str, given: Number, bound: str, allowed: Callable[[Array], Any]) -> Array:

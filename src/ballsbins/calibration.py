@@ -18,7 +18,7 @@ from ballsbins.accounting.curve import DIRECTIONS
 from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.samplers import BallsAndBins, Sampler
 from ballsbins.samplers.base import MAX_EXAMPLES, MAX_STEPS
 
 RELATIVE = 1e-6  # to which σ is found
@@ -50,9 +50,7 @@ def calibrate(
         return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
 
     low, high = LEAST_NOISE, MOST_NOISE
-    fixed = isinstance(sampler, (Deterministic, Shuffle)) or (
-        isinstance(sampler, BallsAndBins) and not sampler.redraw
-    )
+    fixed = sampler.draws_once or not sampler.amplifies
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
     # With more noise than this only δ_D is known, which may be larger than δ_B is here.
     start, stride = min(max(0.7 * root, low), high), 2.0
@@ -97,7 +95,7 @@ def with_max_batch_size(
             "Give a number of your own to the sampler: BallsAndBins(…, max_batch_size=…, num_examples=…)."
         )
         raise InvalidInputError("max_batch_size", max_batch_size, '"auto" or None', advice)
-    if not isinstance(sampler, (BallsAndBins, Poisson)):
+    if not sampler.random_sizes:
         advice = "Batches of Shuffle and Deterministic have one size already."
         raise InvalidInputError("max_batch_size", max_batch_size, f"None for {sampler!r}", advice)
     examples = validate.integer(
@@ -116,11 +114,10 @@ def with_max_batch_size(
         open_right=True,
         advice="A hundredth is usual.",
     )
-    fixed = isinstance(sampler, BallsAndBins) and not sampler.redraw
-    batches = sampler.steps * (1 if fixed else epochs)
+    batches = sampler.steps * (1 if sampler.draws_once else epochs)
     log_p = math.log(share * delta) - float(np.logaddexp(0.0, epsilon))
     size = least_max_batch_size(examples, sampler.steps, batches, log_p)
-    return replace(sampler, max_batch_size=size, num_examples=examples)
+    return sampler.truncated_to(size, examples)
 
 
 def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:
@@ -153,7 +150,7 @@ def least_steps(
     The steps of `sampler` are replaced; all else of it stays.
     """
     epsilon, delta = _target(epsilon, delta)
-    if isinstance(sampler, (Deterministic, Shuffle)):
+    if not sampler.amplifies:
         advice = "Their upper bound does not depend on the number of steps."
         raise InvalidInputError("sampler", sampler, "BallsAndBins or Poisson", advice)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError
-from ballsbins.samplers import Sampler
+from ballsbins.samplers import Sampler, pooled_noise
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,10 +73,68 @@ class Mechanism:
             object.__setattr__(self, "last_epoch_steps", None if last == self.sampler.steps else last)
 
     @property
+    def finished(self) -> bool:
+        """Whether the last epoch was run to its end."""
+        return self.last_epoch_steps is None
+
+    @property
+    def finished_epochs(self) -> int:
+        """The number of epochs that were run to their end."""
+        return self.epochs if self.finished else self.epochs - 1
+
+    @property
+    def steps_in_last_epoch(self) -> int:
+        """The number of steps taken in the last epoch, whether it was finished or not."""
+        return self.sampler.steps if self.last_epoch_steps is None else self.last_epoch_steps
+
+    @property
     def total_steps(self) -> int:
         """All steps taken, over all epochs."""
-        last = self.sampler.steps if self.last_epoch_steps is None else self.last_epoch_steps
-        return (self.epochs - 1) * self.sampler.steps + last
+        return (self.epochs - 1) * self.sampler.steps + self.steps_in_last_epoch
+
+    @property
+    def batches_drawn(self) -> int:
+        """The number of batches that were drawn; a sampler that draws once for all epochs draws no more than T."""
+        return min(self.total_steps, self.sampler.steps) if self.sampler.draws_once else self.total_steps
+
+    @property
+    def independent_epochs(self) -> tuple[float, int]:
+        """Noise multiplier and number of whole epochs, drawn independently, that are as private as the epochs begun.
+
+        Where batches are drawn once, E epochs with noise σ are as private as one with noise σ/√E.
+        """
+        if self.sampler.draws_once:
+            return pooled_noise(self.noise_multiplier, self.epochs), 1
+        return self.noise_multiplier, self.epochs
+
+    @property
+    def noise_of_bins(self) -> tuple[tuple[int, float], ...]:
+        """For batches that are drawn once: the number of bins visited equally often, with the noise σ/√visits.
+
+        One entry for the bins visited in the last epoch, one for the others if there are any that were visited.
+        """
+        last, before = self.steps_in_last_epoch, self.epochs - 1
+        pooled = [(last, pooled_noise(self.noise_multiplier, self.epochs))]
+        if before > 0 and last < self.sampler.steps:
+            pooled.append((self.sampler.steps - last, pooled_noise(self.noise_multiplier, before)))
+        return tuple(pooled)
+
+    def after(self, steps: int) -> Mechanism:
+        """The mechanism as run after `steps` steps in all, whatever number was planned."""
+        advice = "Before the first step nothing was run, and nothing is to be accounted for."
+        taken = validate.integer("steps_taken", steps, 1, advice=advice)
+        whole, rest = divmod(taken, self.sampler.steps)
+        return replace(self, epochs=whole + (rest > 0), last_epoch_steps=rest or None)
+
+    def under(self, sampler: Sampler | type[Sampler]) -> Mechanism:
+        """The same run, at equal noise, with the batches of another sampler: a type stands for one of equal steps."""
+        other = sampler(self.sampler.steps) if isinstance(sampler, type) else sampler
+        if other.steps != self.sampler.steps:
+            advice = "A run is compared with one of as many steps per epoch."
+            raise InvalidInputError(
+                "steps of the other sampler", other.steps, f"{self.sampler.steps}", advice
+            )
+        return replace(self, sampler=other)
 
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
         """Give the batches of one epoch, from step `start` on; see `Sampler.batches`.

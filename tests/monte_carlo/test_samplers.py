@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtri
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo import orders
 from ballsbins.accounting.monte_carlo.combined import Combined
-from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
+from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance, log_event_probability, threshold
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
@@ -24,6 +24,7 @@ from ballsbins.accounting.monte_carlo.plain import Plain
 from ballsbins.accounting.monte_carlo.run import Job, run
 from ballsbins.accounting.monte_carlo.tilted import SHARES
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power, log_laplace
+from ballsbins.samplers import pooled_noise
 
 BETA = 1e-6
 
@@ -150,7 +151,7 @@ def test_a_sigma_off_by_three_percent_is_rejected(wrong):
 
 def test_fixed_bins_are_one_epoch_with_less_noise():
     truth = Mechanism(BallsAndBins(20, redraw=False), 1.5, 4).delta(1.0).directions["remove"]
-    found = interval(Plain(fixed_bins(1.5, 4), 20, "remove"), 1.0, 100_000)
+    found = interval(Plain(pooled_noise(1.5, 4), 20, "remove"), 1.0, 100_000)
     assert agree(found, (truth.lower, truth.upper))
     # and the sum over epochs itself: bins kept, losses of the E-fold product computed in full
     rng = np.random.default_rng(8)

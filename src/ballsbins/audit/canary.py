@@ -47,7 +47,7 @@ class Game:
 def game_of(mechanism: Mechanism) -> Game:
     """The worst data for the mechanism's sampler, and the test that fits it."""
     sampler, variance = mechanism.sampler, mechanism.noise_multiplier**2
-    if getattr(sampler, "max_batch_size", None) is not None or mechanism.last_epoch_steps is not None:
+    if sampler.max_batch_size is not None or not mechanism.finished:
         raise InvalidInputError(
             "the mechanism", mechanism, "of whole epochs, without a largest batch",
             "Audit the same mechanism without these; what they change is exact and small.",

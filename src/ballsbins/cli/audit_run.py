@@ -79,13 +79,12 @@ def command(
 
 def _of_checkpoint(path: Path, steps: int | None, delta: float, *, json: bool) -> None:
     from ballsbins.training.opacus_checkpoint import read_history, steps_an_epoch
-    from ballsbins.training.steps_taken import mechanism_after
 
     history = read_history(path)
     if history.mechanism is not None:
         return _show_ours(history.mechanism, delta, json=json)
     count = steps_an_epoch(history.sample_rate) if steps is None else steps
-    run = mechanism_after(history.steps, Mechanism(Poisson(count), history.noise_multiplier))
+    run = Mechanism(Poisson(count), history.noise_multiplier).after(history.steps)
     findings = audit_run(run.noise_multiplier, count, run.epochs, delta, run.last_epoch_steps)
     return _show(findings, f"from the history of an Opacus {history.accountant!r} accountant", json=json)
 

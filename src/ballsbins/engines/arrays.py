@@ -12,7 +12,6 @@ from ballsbins import validate
 from ballsbins.engines.manifest import WEIGHT_COLUMN, Manifest
 from ballsbins.engines.reader import BatchFiles
 from ballsbins.errors import DataError, InvalidInputError
-from ballsbins.samplers.truncation import TruncatingSampler
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,17 +51,15 @@ def largest_batch(manifest: Manifest) -> int:
     """The size that no batch of these files exceeds: a public number."""
     if manifest.padded_to is not None:
         return manifest.padded_to
-    sampler = manifest.sampler
-    if not isinstance(sampler, TruncatingSampler):
-        return max(1, -(-manifest.num_examples // sampler.steps))
-    if sampler.max_batch_size is None:
+    size = manifest.sampler.largest_batch(manifest.num_examples)
+    if size is None:
         raise InvalidInputError(
             "max_batch_size",
             None,
             "given for batches of one shape",
             "Build the batches with --max-batch-size, which costs a little privacy, and maybe with --pad.",
         )
-    return sampler.max_batch_size
+    return size
 
 
 def arrays(table: pa.Table) -> dict[str, NDArray[Any]]:

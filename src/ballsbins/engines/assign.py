@@ -28,7 +28,7 @@ from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.workspace import new_file
 from ballsbins.errors import InvalidInputError
 from ballsbins.extras import load
-from ballsbins.samplers import Key, Poisson, Sampler
+from ballsbins.samplers import Key, Sampler
 from ballsbins.samplers.base import check_epoch
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def plan_assignment(
     else:
         rows = source.only([identity_column])
     made = plan(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
-    if isinstance(made.sampler, Poisson):
-        require_numbered(made)
-    else:
+    if made.sampler.partitions:
         check_placement(made.sampler, made.num_examples, made.identity)
+    else:
+        require_numbered(made)
     return made
 
 
@@ -172,7 +172,7 @@ def _epoch_of(
         ]
         return arrow.table(columns, schema=schema)
 
-    if isinstance(plan.sampler, Poisson):
+    if not plan.sampler.partitions:
         yield from _poisson(plan, key, epoch, reporter, finished)
         return
     drawn = stored_epoch(plan.sampler, epoch)

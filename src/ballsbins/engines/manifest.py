@@ -32,14 +32,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any
 
 from ballsbins import validate
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler
+from ballsbins.samplers import Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
@@ -80,7 +80,7 @@ class Manifest:
         validate.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=advice)
         validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
         validate.integer("batches_per_file", self.batches_per_file, 1, advice=advice)
-        if isinstance(self.sampler, Poisson):
+        if not self.sampler.partitions:
             raise InvalidInputError(
                 "sampler",
                 self.sampler,
@@ -131,10 +131,6 @@ class Manifest:
         for free in ("epoch", "batches_per_file", "version", "mechanism"):
             del plain[free]
         return plain
-
-    def for_epoch(self, epoch: int) -> Manifest:
-        """Return the manifest of another epoch of the same run."""
-        return replace(self, epoch=epoch)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -190,8 +186,7 @@ class Manifest:
 
 def stored_epoch(sampler: Sampler, epoch: int) -> int:
     """The epoch whose files hold the batches of `epoch`: 0 for samplers that draw once for all epochs."""
-    once = isinstance(sampler, Deterministic) or (isinstance(sampler, BallsAndBins) and not sampler.redraw)
-    return 0 if once else epoch
+    return 0 if sampler.draws_once else epoch
 
 
 def epoch_name(epoch: int) -> str:

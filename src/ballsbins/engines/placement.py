@@ -76,7 +76,7 @@ def check_placement(sampler: Sampler, num_examples: int, identity: IdentityColum
     """Raise unless the sampler puts every row into one batch, and rows are named as it needs."""
     sampler._check_drawn_steps()
     sampler._check_num_examples(num_examples)
-    if not isinstance(sampler, BallsAndBins | Deterministic | Shuffle):
+    if not sampler.partitions:
         raise InvalidInputError(
             "sampler",
             sampler,

@@ -21,8 +21,7 @@ from ballsbins.engines.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError, SecretError
 from ballsbins.extras import load
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Key, Poisson, Sampler, new_key
-from ballsbins.samplers.truncation import TruncatingSampler
+from ballsbins.samplers import BallsAndBins, Key, Sampler, new_key
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
 _PART_BYTES = 256 * 2**20
@@ -55,7 +54,7 @@ class Plan:
     @property
     def scratch_bytes(self) -> int:
         """Disk for temporary files; Poisson batches are drawn without any."""
-        return 0 if isinstance(self.sampler, Poisson) else int(self.num_examples * self.row_bytes)
+        return int(self.num_examples * self.row_bytes) if self.sampler.partitions else 0
 
     @property
     def written_rows(self) -> int:
@@ -263,13 +262,12 @@ def plan(
 
 
 def _padded_size(sampler: Sampler, num_examples: int) -> int:
-    if not isinstance(sampler, TruncatingSampler):
-        return max(1, -(-num_examples // sampler.steps))  # the size of the largest batch, which is public
-    if sampler.max_batch_size is None:
+    size = sampler.largest_batch(num_examples)
+    if size is None:
         raise InvalidInputError(
             "max_batch_size",
             None,
             "given where batches are padded",
             "Give the size to truncate and to pad to.",
         )
-    return sampler.max_batch_size
+    return size

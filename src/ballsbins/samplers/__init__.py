@@ -1,7 +1,7 @@
 """How batches are drawn: four samplers, the key they follow from, and physical batches."""
 
 from ballsbins.samplers.balls_and_bins import BallsAndBins
-from ballsbins.samplers.base import Batches, Sampler
+from ballsbins.samplers.base import Batches, Sampler, pooled_noise
 from ballsbins.samplers.deterministic import Deterministic
 from ballsbins.samplers.key import KEY_FILE_VARIABLE, Key, as_key, new_key
 from ballsbins.samplers.physical import PaddedBatch, pad, rank_slice, split, split_padded, truncate
@@ -11,6 +11,7 @@ from ballsbins.samplers.shuffled import binomial_sizes, cut_in_order, thrown_siz
 
 __all__ = [
     "KEY_FILE_VARIABLE",
+    "SAMPLERS",
     "BallsAndBins",
     "Batches",
     "Deterministic",
@@ -24,9 +25,13 @@ __all__ = [
     "cut_in_order",
     "new_key",
     "pad",
+    "pooled_noise",
     "rank_slice",
     "split",
     "split_padded",
     "thrown_sizes",
     "truncate",
 ]
+
+# The samplers of the paper's comparison.
+SAMPLERS: tuple[type[Sampler], ...] = (BallsAndBins, Poisson, Shuffle, Deterministic)

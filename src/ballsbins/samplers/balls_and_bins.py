@@ -41,6 +41,16 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
 
     redraw: bool = True
 
+    @property
+    def name(self) -> str:
+        """What people call it; fixed bins are told apart."""
+        return "balls-and-bins" if self.redraw else "balls-and-bins (fixed bins)"
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether the bins are fixed."""
+        return not self.redraw
+
     def __post_init__(self) -> None:
         """Validate the fields, once."""
         super().__post_init__()
@@ -78,7 +88,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     def _epoch_domain(self, epoch: int) -> int | str:
         self._check_drawn_steps()
         number = check_epoch(epoch)
-        return number if self.redraw else "every"
+        return "every" if self.draws_once else number
 
     def _keystream(self, key: Key | bytes | int, epoch: int) -> Keystream:
         return Keystream(as_key(key), *self._domain("bins", epoch))

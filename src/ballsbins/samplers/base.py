@@ -6,6 +6,7 @@ Nothing here logs or prints them, and no error names one.
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -34,11 +35,22 @@ Draw = Callable[[int], IndexArray]
 
 @dataclass(frozen=True, repr=False)
 class Sampler(ABC):
-    """How the batches of one epoch are drawn. `steps` is their number, T in the paper."""
+    """How the batches of one epoch are drawn. `steps` is their number, T in the paper.
+
+    What holds for a sampler is asked of the sampler: the facts below say in which ways samplers differ.
+    """
 
     steps: int
 
     type_name: ClassVar[str]  # what a saved sampler is called; part of the key's domain, so never change one
+    # Whether anything about the batches is random, and so secret.
+    is_random: ClassVar[bool] = True
+    # Whether the sizes of batches are random: they are then as secret as the key, and unlimited unless truncated.
+    random_sizes: ClassVar[bool]
+    # Whether each example is in exactly one batch of an epoch (before truncation).
+    partitions: ClassVar[bool] = True
+    # Whether its random batches are known to give more privacy than deterministic ones at the same noise.
+    amplifies: ClassVar[bool]
     _types: ClassVar[dict[str, type[Sampler]]] = {}
 
     def __init_subclass__(cls, type_name: str | None = None) -> None:
@@ -53,6 +65,39 @@ class Sampler(ABC):
         advice = "State the number of batches in one epoch; from a batch size b it is ceil(num_examples / b)."
         steps = validate.integer("steps", self.steps, 1, MAX_STEPS, advice=advice)
         object.__setattr__(self, "steps", steps)
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What people call it, such as "balls-and-bins"."""
+
+    @property
+    def draws_once(self) -> bool:
+        """Whether all epochs have the same batches. E epochs are then as private as one with the noise σ/√E."""
+        return False
+
+    @property
+    def max_batch_size(self) -> int | None:
+        """The size to which larger batches are truncated; None if no batch ever is."""
+        return None
+
+    @property
+    def num_examples(self) -> int | None:
+        """The number of examples that truncation is accounted for; None if it is not stated."""
+        return None
+
+    def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:
+        """The same sampler, with batches of at most `max_batch_size` of so many examples."""
+        advice = "Batches of Shuffle and Deterministic have one size already."
+        raise InvalidInputError("max_batch_size", max_batch_size, f"None for {self!r}", advice)
+
+    def untruncated(self) -> Sampler:
+        """The same sampler without truncation."""
+        return self
+
+    def largest_batch(self, num_examples: int) -> int | None:
+        """The size that no batch of so many examples exceeds, a public number; None if there is none."""
+        return max(1, -(-num_examples // self.steps))
 
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
         """Give the batches of steps start … steps − 1 of one epoch, as arrays of example indices.
@@ -203,6 +248,15 @@ class Batches:
         except MemoryError:
             bound = "small enough for the memory that is left on this machine"
             raise InvalidInputError("num_examples", self._num_examples, bound, _TOO_LARGE) from None
+
+
+def pooled_noise(noise_multiplier: float, visits: int) -> float:
+    """The noise multiplier of one visit to a batch that is as private as `visits` to the same batch: σ/√visits.
+
+    The sum of what the visits release is a sufficient statistic: it has `visits` times the signal and √visits times
+    the noise.
+    """
+    return noise_multiplier / math.sqrt(visits)
 
 
 def check_epoch(epoch: int) -> int:

@@ -23,6 +23,12 @@ class Deterministic(Sampler, type_name="deterministic"):
     * nothing is random: the order of the data is taken to be known to everybody.
     """
 
+    is_random = False
+    random_sizes = False
+    amplifies = False
+    name = "deterministic"
+    draws_once = True
+
     def _least_memory(self, num_examples: int) -> int:
         return 4 * (num_examples // self.steps)  # of one batch
 

@@ -28,6 +28,9 @@ class Poisson(TruncatingSampler, type_name="poisson"):
       costs work and memory proportional to its expected size.
     """
 
+    partitions = False
+    name = "Poisson"
+
     def _least_memory(self, num_examples: int) -> int:
         return 8 * (num_examples // self.steps)  # of one batch
 

@@ -25,6 +25,10 @@ class Shuffle(Sampler, type_name="shuffle"):
       independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
     """
 
+    random_sizes = False
+    amplifies = False  # no upper bound below that of deterministic batches is known
+    name = "shuffle"
+
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
         """Return the random order of an epoch: the batches are its parts, one after the other."""
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)

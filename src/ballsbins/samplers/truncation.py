@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ class TruncatingSampler(Sampler):
     max_batch_size: int | None = None
     num_examples: int | None = None
 
+    random_sizes = True
+    amplifies = True
+
     def __post_init__(self) -> None:
         """Validate the fields, once."""
         super().__post_init__()
@@ -47,6 +50,18 @@ class TruncatingSampler(Sampler):
             advice = "Give the number of examples in the data set, or None where max_batch_size is None."
             number = validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
             object.__setattr__(self, "num_examples", number)
+
+    def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:
+        """The same sampler, with batches of at most `max_batch_size` of so many examples."""
+        return replace(self, max_batch_size=max_batch_size, num_examples=num_examples)
+
+    def untruncated(self) -> Sampler:
+        """The same sampler without truncation."""
+        return replace(self, max_batch_size=None, num_examples=None)
+
+    def largest_batch(self, num_examples: int) -> int | None:
+        """The size to which batches are truncated."""
+        return self.max_batch_size
 
     def _check_num_examples(self, num_examples: int) -> int:
         examples = super()._check_num_examples(num_examples)

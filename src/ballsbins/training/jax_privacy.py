@@ -40,7 +40,6 @@ from ballsbins.samplers.key import SEED_RUN
 from ballsbins.training._jax import jax, optax
 from ballsbins.training.grid import Grid
 from ballsbins.training.machine_check import device_name
-from ballsbins.training.steps_taken import mechanism_after
 
 try:
     from jax.experimental import io_callback
@@ -77,7 +76,7 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
     @property
     def size(self) -> int | None:
         """The length of every batch, padding included; None where they vary."""
-        size: int | None = self.padded_to or getattr(self.mechanism.sampler, "max_batch_size", None)
+        size: int | None = self.padded_to or self.mechanism.sampler.max_batch_size
         return size
 
     def batch_iterator(self, num_examples: int, rng: None = None) -> Iterator[NDArray[Any]]:
@@ -165,7 +164,7 @@ def plan_card(
       not_covered: one sentence for each further use of the data.
     """
     batches: MechanismBatches = plan.batch_selection_strategy
-    run, planned = mechanism_after(steps_taken, batches.mechanism), batches.mechanism
+    run, planned = batches.mechanism.after(steps_taken), batches.mechanism
     reason = (
         "jax_privacy clips and sums in float32 and divides before the noise is added, without an error bound"
     )

@@ -12,7 +12,6 @@ from typing import Any
 from ballsbins import extras, validate
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.training.steps_taken import mechanism_after
 
 SECTION = "privacy_accountant_state_dict"  # where PrivacyEngine.save_checkpoint puts the accountant
 OURS = "ballsbins"
@@ -94,7 +93,7 @@ def _mechanism_as_run(state: Mapping[str, Any], steps: int, path: Path) -> Mecha
     mechanism = saved.get("mechanism") if isinstance(saved, Mapping) else None
     if not isinstance(mechanism, Mapping):
         raise DataError(f"The accountant of ballsbins in {str(path)!r} names no mechanism. {_OTHERWISE}")
-    return mechanism_after(steps, Mechanism.from_dict(mechanism))
+    return Mechanism.from_dict(mechanism).after(steps)
 
 
 def steps_an_epoch(sample_rate: float) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ballsbins import validate
 from ballsbins.calibration import PENALTY_SHARE, with_max_batch_size
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Poisson, Sampler
+from ballsbins.samplers import Sampler
 from ballsbins.training.dataset import Features
 
 # The paper's largest batches (appendix C), by data set and expected batch size.
@@ -65,7 +65,7 @@ class Plan:
         elif sigma > 0.0:
             advice = "Noise protects nobody whose gradient is not clipped: state clip_norm."
             raise InvalidInputError("clip_norm", None, "given where noise_multiplier is", advice)
-        if getattr(self.sampler, "max_batch_size", 0) is None:
+        if self.sampler.random_sizes and self.sampler.max_batch_size is None:
             advice = (
                 "Batches have one shape while training. Build batch files with --max-batch-size auto; in Python, "
                 "ballsbins.training.plan.limited(sampler, n) finds it."
@@ -101,16 +101,16 @@ class Plan:
         """What has been run after so many steps; None before the first, and without noise."""
         if self.noise_multiplier == 0.0 or steps == 0:
             return None
-        epochs, last = divmod(steps, self.sampler.steps)
-        return Mechanism(self.sampler, self.noise_multiplier, epochs + (last > 0), last or None)
+        return Mechanism(self.sampler, self.noise_multiplier).after(steps)
 
     def batch_shape(self, num_examples: int) -> int:
         """The number of rows of every batch, padding included: public."""
         steps = self.sampler.steps
         advice = "Every step should have an example to expect: use fewer steps, that is larger batches."
         validate.integer("the number of training examples", num_examples, steps, advice=advice)
-        limit = getattr(self.sampler, "max_batch_size", None)
-        return -(-num_examples // steps) if limit is None else min(limit, num_examples)
+        largest = self.sampler.largest_batch(num_examples)
+        assert largest is not None  # as checked above
+        return min(largest, num_examples)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -149,7 +149,7 @@ def limited(
     "auto" takes the least size whose penalty is at most a hundredth of `delta` at `epsilon`, or without those the
     paper's rule: at most 10⁻¹⁰ at ε = 10. "paper-pctr" and "paper-search" look `batch_size` up in the paper's tables.
     """
-    if not isinstance(sampler, (BallsAndBins, Poisson)):
+    if not sampler.random_sizes:
         if max_batch_size != "auto":
             advice = "Batches of Shuffle and Deterministic have one size already."
             raise InvalidInputError("max_batch_size", max_batch_size, '"auto" for this sampler', advice)
@@ -159,10 +159,8 @@ def limited(
         target = delta if epsilon is not None and delta is not None else _PAPER_DELTA / share
         return with_max_batch_size(sampler, "auto", num_examples, at, target, epochs, share)
     if isinstance(max_batch_size, str):
-        return replace(
-            sampler, max_batch_size=_of_the_paper(max_batch_size, batch_size), num_examples=num_examples
-        )
-    return replace(sampler, max_batch_size=max_batch_size, num_examples=num_examples)
+        max_batch_size = _of_the_paper(max_batch_size, batch_size)
+    return sampler.truncated_to(max_batch_size, num_examples)
 
 
 def _of_the_paper(name: str, batch_size: int | None) -> int:

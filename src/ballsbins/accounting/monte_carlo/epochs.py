@@ -76,8 +76,3 @@ class Epochs:
             loss, _ = self.last.losses(rng, count)
             low, high = low + loss, high + loss
         return low, high
-
-
-def fixed_bins(sigma: float, epochs: int) -> float:
-    """The noise multiplier of the one epoch that `epochs` passes with the same bins amount to."""
-    return sigma / math.sqrt(epochs)

@@ -20,7 +20,7 @@ from ballsbins import validate
 from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
-from ballsbins.accounting.monte_carlo.epochs import Epochs, fixed_bins
+from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.importance import Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
@@ -116,22 +116,21 @@ class MonteCarlo:
             raise InvalidInputError(
                 "sampler", self.sampler, "plain or order-statistics for an unfinished epoch", advice
             )
-        sigma, steps, epochs = mechanism.noise_multiplier, sampler.steps, mechanism.epochs
-        least = sigma if sampler.redraw else fixed_bins(sigma, epochs)
+        sigma, steps = mechanism.noise_multiplier, sampler.steps
+        least, epochs = mechanism.independent_epochs
         if least < _LEAST_SIGMA:
-            name = "noise_multiplier" if sampler.redraw else "noise_multiplier/√epochs, the bins being fixed,"
+            name = (
+                "noise_multiplier/√epochs, the bins being fixed,"
+                if sampler.draws_once
+                else "noise_multiplier"
+            )
             advice = 'There is next to no privacy below; leave out the method for "auto".'
             raise InvalidInputError(name, least, f"at least {_LEAST_SIGMA} for Monte Carlo", advice)
         if taken is None:
-            if not sampler.redraw:
-                sigma, epochs = fixed_bins(sigma, epochs), 1
-            return MonteCarloCurve(self, sigma, steps, epochs)
-        if sampler.redraw:
-            return MonteCarloCurve(self, sigma, steps, epochs - 1, ((taken, sigma),))
-        kinds = [(taken, fixed_bins(sigma, epochs))]
-        if epochs > 1:
-            kinds.append((steps - taken, fixed_bins(sigma, epochs - 1)))
-        return MonteCarloCurve(self, sigma, steps, 0, tuple(kinds))
+            return MonteCarloCurve(self, least, steps, epochs)
+        if sampler.draws_once:
+            return MonteCarloCurve(self, sigma, steps, 0, mechanism.noise_of_bins)
+        return MonteCarloCurve(self, sigma, steps, epochs - 1, ((taken, sigma),))
 
 
 class MonteCarloCurve:

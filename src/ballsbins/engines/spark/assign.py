@@ -21,7 +21,7 @@ from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.spark.job import batches_per_file, run
 from ballsbins.engines.workspace import new_file
 from ballsbins.extras import load
-from ballsbins.samplers import BallsAndBins, Key, Poisson
+from ballsbins.samplers import BallsAndBins, Key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,7 @@ def assign(
 
 def _manifest(plan: Plan, key: Key, epoch: int, per_file: int) -> Manifest:
     """What the parts are written by. To their writer, Poisson's batches are bins like others, already truncated."""
-    if isinstance(plan.sampler, Poisson):
+    if not plan.sampler.partitions:
         require_numbered(plan)
         bins = replace(plan, sampler=BallsAndBins(plan.sampler.steps), mechanism=None)
         return replace(bins.manifest(key, epoch), batches_per_file=per_file)

@@ -14,7 +14,7 @@ from ballsbins.engines.progress import Reporter
 from ballsbins.engines.spark.session import broadcast, ship, what_failed
 from ballsbins.errors import DataError
 from ballsbins.extras import load
-from ballsbins.samplers import Key, Poisson
+from ballsbins.samplers import Key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ def run(
             f"Spark wrote {len(written)} of {manifest.num_parts} parts. Run the same command again."
         )
     came = sum(part.rows for part in written.values())
-    if came != plan.num_examples and not isinstance(plan.sampler, Poisson):
+    if came != plan.num_examples and plan.sampler.partitions:
         raise DataError(
             f"The inputs had {plan.num_examples:,} rows when they were counted, but {came:,} when Spark read them. "
             "Build from files that do not change, and that all machines of the cluster see."

@@ -68,7 +68,7 @@ def _binned(plan: Plan, manifest: Manifest, rows: DataFrame, secret: Any, column
     placed = rows.withColumn(BATCH, assignment.bin_function(secret)(identity))
     parted = placed.repartitionById(manifest.num_parts, _part_of_batch(manifest))
     own = [sql.col(BATCH)]
-    if getattr(plan.sampler, "max_batch_size", None) is not None:
+    if plan.sampler.max_batch_size is not None:
         own.append(assignment.truncation_function(secret)(sql.col(BATCH), identity).alias(WORD))
     if plan.identity is not None:
         own.append(identity.alias(NAME))

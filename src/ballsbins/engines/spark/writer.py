@@ -24,7 +24,6 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from ballsbins.engines.manifest import DIRECTORY_MODE, Manifest, part_name
 from ballsbins.engines.placement import Arranged
 from ballsbins.engines.writer import PartsWriter
-from ballsbins.samplers import BallsAndBins
 from ballsbins.samplers.base import even_cuts
 
 FORMAT = "ballsbins"
@@ -172,7 +171,7 @@ def _arranged(
 ) -> Iterator[Arranged]:
     """The batches begin … begin + count − 1, numbered from 0."""
     sampler = manifest.sampler
-    if isinstance(sampler, BallsAndBins):
+    if sampler.random_sizes:
         for table, batches, step, stop in _whole_batches(rows, begin, count):
             if manifest.identity_column is not None and table.num_rows:
                 _require_unique(manifest.identity_column, table.column(NAME).combine_chunks())

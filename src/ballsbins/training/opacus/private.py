@@ -150,7 +150,7 @@ def make_private(
 def _grid(run: Run, count: int, mode: str) -> Grid:
     """The grid on which noise covers all that is rounded; refuses sums that could overflow."""
     noise = run.mechanism.noise_multiplier
-    limit = getattr(run.mechanism.sampler, "max_batch_size", None)
+    limit = run.mechanism.sampler.max_batch_size
     mean = run.expected_batch_size
     # Larger batches have a probability below e⁻⁴⁰ (Bernstein); each step is checked all the same.
     likely = min(run.num_examples, math.ceil(mean + 10.0 * math.sqrt(mean) + 40.0))

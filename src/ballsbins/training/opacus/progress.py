@@ -10,7 +10,6 @@ from typing import Any
 from ballsbins import validate
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
-from ballsbins.training.steps_taken import mechanism_after
 
 SCHEMA = 2  # of `state_dict`
 _UNSAFE = 1
@@ -54,7 +53,7 @@ class Progress:
     def as_run(self) -> Mechanism | None:
         """The mechanism as far as it was run, lost steps that count included; None before the first step."""
         steps = max(self.steps_taken, self.repeated_to)
-        return mechanism_after(steps, self.accounted) if steps else None
+        return self.accounted.after(steps) if steps else None
 
     def require_steps_left(self) -> None:
         """Refuse a step that the mechanism does not have."""
