@@ -61,6 +61,7 @@ def test_json_is_stable_and_plain():
         "lower",
         "value",
         "upper",
+        "kind",
         "method",
         "confidence",
         "directions",

@@ -24,7 +24,7 @@ from ballsbins.accounting.balls_and_bins.truncation import (
 )
 from ballsbins.accounting.between import Between, OrBounds, below_epochs
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.moments import CurveMoments, Moments
@@ -350,7 +350,9 @@ def _bound(
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
 
     def part(rows: Array, penalty: Array, **more: Any) -> Bound:
-        method = _said(curve, quantity, rows) if curve is mechanism.curve else curve.method
+        kind, method = curve.kind, curve.method
+        if curve is mechanism.curve:
+            kind, method = _said(curve, quantity, rows)
         if quantity == "delta":
             rows = np.exp(rows)
             # exp rounds to nearest: step outwards, so that the bounds stay bounds
@@ -358,7 +360,7 @@ def _bound(
                 [np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)]
             )
         lower, value, upper = (shaped(row) for row in rows)
-        return Bound(quantity, lower, value, upper, method, curve.confidence, shaped(penalty), **more)
+        return Bound(quantity, lower, value, upper, kind, method, curve.confidence, shaped(penalty), **more)
 
     if worst is None:
         remove, add = (sides[direction] for direction in DIRECTIONS)
@@ -376,8 +378,8 @@ def _bound(
     )
 
 
-def _said(curve: Curve, quantity: Quantity, rows: Array) -> str:
-    """The method, or "bounds" where they are so far apart that no more than a lower and an upper bound is known.
+def _said(curve: Curve, quantity: Quantity, rows: Array) -> tuple[Kind, str]:
+    """Kind and method; "bounds" where the ends are so far apart that no more is known than the two.
 
     Several epochs are called exact only where they are: the bracket that answers elsewhere is wider by far.
     """
@@ -390,9 +392,10 @@ def _said(curve: Curve, quantity: Quantity, rows: Array) -> str:
     }[quantity]
     with np.errstate(invalid="ignore"):  # ∞ − ∞ where both are: that is known
         apart, loose = upper - lower > _CLOSE * unit, upper - lower > _EXACT * unit
-    method = curve.method
+    kind, method = curve.kind, curve.method
     if isinstance(curve, OrBounds) and isinstance(curve.curve, ProductCurve) and loose.any():
-        method = ProductCurve.fallback
+        kind, method = "bracket", ProductCurve.fallback
     if not apart.any():
-        return method
-    return "bounds" if apart.all() or method == "bounds" else f"{method}; bounds at some points"
+        return kind, method
+    # the kind of an array is that of its weakest point
+    return "bounds", "bounds" if apart.all() or kind == "bounds" else f"{method}; bounds at some points"

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins.accounting.curve import Kind
+
 Number = float | NDArray[np.float64]
 Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
 
@@ -21,9 +23,11 @@ class Bound:
     Attributes:
         quantity: what the numbers are.
         lower, value, upper: the numbers.
-        method: how they were obtained, in words for a reader. An answer of the accountant is called "bounds" where
-            lower and upper differ by more than 0.5 % of ε (or of log δ): then no more is known than the two. An array
-            that has such points among others is called, for example, "exact; bounds at some points".
+        kind: what the answer is: a "closed form", "exact", a "bracket" (composed by polygons and FFT), "sampled",
+            "bounds" (lower and upper differ by more than 0.5 % of ε, or of log δ: no more is known than the two) or
+            an "upper bound". The kind of an array is that of its weakest point.
+        method: how they were obtained, in words for a reader, such as "exact; bounds at some points" of an array.
+            Programs ask for `kind`.
         confidence: 1.0 unless a Monte Carlo method was used: the probability that the interval holds.
         penalty: the part of δ lost to truncating batches, already included. Of a δ it is the upper bound minus the
             one without truncation; of an ε, the part of the δ asked for that truncation takes.
@@ -36,6 +40,7 @@ class Bound:
     lower: Number
     value: Number
     upper: Number
+    kind: Kind
     method: str
     confidence: float = 1.0
     penalty: Number = 0.0
@@ -55,6 +60,7 @@ class Bound:
             "lower": _plain(self.lower),
             "value": _plain(self.value),
             "upper": _plain(self.upper),
+            "kind": self.kind,
             "method": self.method,
             "confidence": self.confidence,
         }

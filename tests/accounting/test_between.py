@@ -21,7 +21,7 @@ from ballsbins.errors import AccuracyError
 class Line:
     """log δ = −slope·ε, not to be had beyond `end`."""
 
-    method, confidence = "line", 1.0
+    method, kind, confidence = "line", "bounds", 1.0
 
     def __init__(self, slope, end=math.inf):
         self.slope, self.end, self.failures = slope, end, 0
@@ -144,6 +144,11 @@ def test_an_answer_that_is_only_a_cap_says_so(monkeypatch):
         assert answer(1.0).method == "exact"
         assert answer(5.0).method == answer([4.0, 5.0]).method == "bounds"
         assert answer([1.0, 5.0]).method == "exact; bounds at some points"
+        assert (answer([1.0]).kind, answer([1.0, 5.0]).kind, answer(5.0).kind) == (
+            "exact",
+            "bounds",
+            "bounds",
+        )
         assert answer(5.0).directions["add"].method == "bounds"
     assert mechanism.epsilon(0.5).method == "exact"
     assert mechanism.epsilon(1e-4).method == "bounds"

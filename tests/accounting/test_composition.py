@@ -116,7 +116,7 @@ def test_convergence_is_of_second_order(factor):
 class Noisy:
     """A curve whose bounds are wrong: shaken independently at every point by more than it states."""
 
-    method, confidence = "noisy", 1.0
+    method, kind, confidence = "noisy", "bounds", 1.0
 
     def __init__(self, curve, size, stated):
         self.curve, self.size, self.stated = curve, size, stated

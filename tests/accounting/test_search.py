@@ -23,7 +23,7 @@ def epsilon_at(curve, direction, log_delta):
 class Drawn:
     """A curve given by its logarithm and by how far its bounds are off."""
 
-    method, confidence = "drawn", 1.0
+    method, kind, confidence = "drawn", "bounds", 1.0
 
     def __init__(self, log, below=0.0, above=0.0):
         self.log, self.below, self.above, self.questions = log, below, above, 0
@@ -139,7 +139,7 @@ def test_anywhere_it_ends_and_is_safe(log_sigma, log_steps, log_target, directio
 class Counted:
     """A curve that counts how often it is asked, and for which direction."""
 
-    method, confidence = "counted", 1.0
+    method, kind, confidence = "counted", "bounds", 1.0
 
     def __init__(self, curve):
         self.curve, self.asked = curve, []

@@ -38,7 +38,7 @@ def test_the_rate_that_was_too_high():
 class Loose:
     """A Gaussian curve known within a factor: the minimum of the truth need not be where that of a bound is."""
 
-    method, confidence = "loose", 1.0
+    method, kind, confidence = "loose", "bounds", 1.0
 
     def log_delta(self, epsilon, direction):
         truth = GaussianCurve(0.5).log_delta(epsilon, direction).value

@@ -71,7 +71,7 @@ def test_what_the_samples_cannot_tell_is_inconclusive():
 
 
 def check(exact, sampled, other=0.0):
-    bounds = [Bound("delta", lower, upper, upper, "test") for lower, upper in (exact, sampled)]
+    bounds = [Bound("delta", lower, upper, upper, "bounds", "test") for lower, upper in (exact, sampled)]
     return verify.Check(1.0, "add", *bounds, other)
 
 
@@ -105,8 +105,11 @@ def test_a_direction_that_decides_nothing_need_not_be_sharp():
     assert [check(*blunt, other).verdict(0.1) for other in (1e-9, 1e-15)] == ["negligible", "inconclusive"]
     assert check((0.0, 1e-20), (2e-20, 3e-20), 1e-9).verdict(0.1) == "disagree"
     # as the two directions are put together
-    parts = {"remove": Bound("delta", 1e-6, 1e-6, 1e-6, "x"), "add": Bound("delta", 0.0, 0.0, 1e-20, "x")}
-    whole = Bound("delta", 1e-6, 1e-6, 1e-6, "x", directions=parts)
+    parts = {
+        "remove": Bound("delta", 1e-6, 1e-6, 1e-6, "bounds", "x"),
+        "add": Bound("delta", 0.0, 0.0, 1e-20, "bounds", "x"),
+    }
+    whole = Bound("delta", 1e-6, 1e-6, 1e-6, "bounds", "x", directions=parts)
     assert [one.verdict(0.1) for one in verify.compared(1.0, whole, whole)] == ["agree", "negligible"]
 
 

@@ -20,7 +20,7 @@ GRID = np.linspace(0.0, 12.0, 50)
 def made_up(rate, spread=1.0, confidence=1.0):
     """A curve δ(ε) = 0.5·e^{−rate·ε}, with bounds a factor away."""
     value = 0.5 * np.exp(-rate * GRID)
-    return Bound("delta", value / spread, value, value * spread, "bounds", confidence)
+    return Bound("delta", value / spread, value, value * spread, "bounds", "bounds", confidence)
 
 
 CURVES = {
@@ -32,7 +32,7 @@ CURVES = {
 
 
 def points(*values, spread=1.001):
-    return [Bound("epsilon", v / spread, v, v * spread, "exact") for v in values]
+    return [Bound("epsilon", v / spread, v, v * spread, "exact", "exact") for v in values]
 
 
 def pictures():
@@ -47,7 +47,12 @@ def pictures():
         name: (sigma, 0.79 - shift - 0.05 * np.array(sigma), [0.001] * 6)
         for name, shift in (("balls-and-bins", 0.0), ("Poisson", 0.003), ("shuffle", 0.0002))
     }
-    bars = {"balls-and-bins": (np.array([1.0, 3.0, 5.0]), Bound("delta", *_three(), "Monte Carlo", 0.999))}
+    bars = {
+        "balls-and-bins": (
+            np.array([1.0, 3.0, 5.0]),
+            Bound("delta", *_three(), "sampled", "Monte Carlo", 0.999),
+        )
+    }
     return {
         "curves": lambda: plots.privacy_curves(GRID, CURVES, samples=bars, title="A title"),
         "noise": lambda: plots.epsilon_against_noise(x, near, title="A title"),
@@ -134,7 +139,12 @@ def test_bounds_far_apart_are_two_lines_and_say_so():
 
 def test_bars_go_from_the_lower_to_the_upper_bound():
     lower, value, upper = _three()
-    bars = {"balls-and-bins": (np.array([1.0, 3.0, 5.0]), Bound("delta", lower, value, upper, "x", 0.999))}
+    bars = {
+        "balls-and-bins": (
+            np.array([1.0, 3.0, 5.0]),
+            Bound("delta", lower, value, upper, "sampled", "x", 0.999),
+        )
+    }
     axes = plots.privacy_curves(GRID, CURVES, samples=bars)
     (container,) = axes.containers
     segments = np.array(container.lines[2][0].get_segments())
@@ -144,7 +154,7 @@ def test_bars_go_from_the_lower_to_the_upper_bound():
 
 
 def test_what_has_no_answer_is_a_gap():
-    gap = [*points(9.0), Bound("epsilon", np.nan, np.nan, np.nan, "none"), *points(1.0)]
+    gap = [*points(9.0), Bound("epsilon", np.nan, np.nan, np.nan, "bounds", "none"), *points(1.0)]
     axes = plots.epsilon_against_noise([0.5, 1.0, 2.0], {"Poisson": gap, "balls-and-bins": points(8, 3, 1)})
     drawn = axes.lines[0].get_ydata()
     assert np.isnan(drawn[1])

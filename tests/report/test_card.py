@@ -47,13 +47,13 @@ def test_written_and_read_back(card, tmp_path):
 
 def test_what_is_saved_never_changes_its_meaning():
     saved = full_card().to_dict()
-    assert saved["schema"] == 2
+    assert saved["schema"] == 3
     assert set(saved) == {
         "schema", "mechanism", "delta", "claim", "planned", "clip_norm", "num_examples", "normaliser", "noise",
         "key_commitment", "key_secret", "run", "floating_point", "not_covered", "metrics", "details", "versions",
     }  # fmt: skip
     assert set(saved["claim"]) == {
-        "quantity", "lower", "value", "upper", "method", "confidence", "penalty", "directions",
+        "quantity", "lower", "value", "upper", "kind", "method", "confidence", "penalty", "directions",
     }  # fmt: skip
     assert saved["num_examples"] == 5000  # known from the sampler
     assert saved["metrics"]["test AUC"] == pytest.approx(0.75, rel=1e-6)
@@ -66,7 +66,7 @@ def test_a_monte_carlo_claim_keeps_its_confidence(tmp_path):
     card.write(tmp_path / "card.json")
     again = Card.read(tmp_path / "card.json")
     assert again.claim.confidence == 1.0 - 1e-4
-    assert again.claim.method == card.claim.method
+    assert (again.claim.kind, again.claim.method) == ("sampled", card.claim.method)
 
 
 def test_a_new_card_replaces_the_old_one_whole_or_not_at_all(tmp_path):
@@ -153,8 +153,8 @@ def with_claim(**words):
         (without("claim"), ["claim", "cannot be checked"]),
         (without("mechanism"), ["mechanism"]),
         (without("schema"), ["schema of the card is None"]),
-        (full_card().to_dict() | {"schema": 3}, ["schema of the card is 3", "later version"]),
-        (full_card().to_dict() | {"schema": "2"}, ["schema of the card is '2'"]),
+        (full_card().to_dict() | {"schema": 4}, ["schema of the card is 4", "later version"]),
+        (full_card().to_dict() | {"schema": "3"}, ["schema of the card is '3'"]),
         (full_card().to_dict() | {"epsilon": 3.0, "colour": "red"}, ["['colour', 'epsilon']", "unknown"]),
         (full_card().to_dict() | {"stated": None}, ["['stated']"]),
         (full_card().to_dict() | {"delta": "1e-6"}, ["delta is '1e-6'"]),
@@ -163,6 +163,8 @@ def with_claim(**words):
         (full_card().to_dict() | {"mechanism": None}, ["mechanism is None"]),
         (full_card().to_dict() | {"mechanism": RUN.to_dict() | {"sampler": 3}}, ["sampler is 3"]),
         (full_card().to_dict() | {"planned": RUN.to_dict() | {"sampler": None}}, ["sampler is None"]),
+        (full_card().to_dict() | {"schema": 2}, ["schema of the card is 2", "did not state their kind"]),
+        (with_claim(kind="certain"), ["kind of the claim is 'certain'", "one of closed form, exact"]),
         (full_card().to_dict() | {"schema": True}, ["schema of the card is True"]),
         (full_card().to_dict() | {"clip_norm": 10**400}, ["'100000000000…'", "40 digits"]),
         (with_claim(penalty=2.0), ["penalty of the claim is 2.0"]),

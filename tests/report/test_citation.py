@@ -14,12 +14,12 @@ COMPOSED = {"doroshenko22connect", "koskela20computing"}
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "method", "has", "has_not"),
+    ("mechanism", "kind", "has", "has_not"),
     [
         (Mechanism(BallsAndBins(9), 1.0), None, {"chua25balls", "abadi16deep"}, {*COMPOSED, "zhu22optimal"}),
         (Mechanism(BallsAndBins(9), 1.0, 3), None, {"chua25balls"}, {*COMPOSED, "hoeffding63probability"}),
-        (Mechanism(BallsAndBins(9), 1.0, 3), "composition", COMPOSED, {"hoeffding63probability"}),
-        (Mechanism(BallsAndBins(9), 1.0), "Monte Carlo (tilted), …", {"hoeffding63probability"}, COMPOSED),
+        (Mechanism(BallsAndBins(9), 1.0, 3), "bracket", COMPOSED, {"hoeffding63probability"}),
+        (Mechanism(BallsAndBins(9), 1.0), "sampled", {"hoeffding63probability"}, COMPOSED),
         (Mechanism(Poisson(9), 1.0), None, {"zhu22optimal"}, {"chua25balls", *COMPOSED}),
         (Mechanism(Deterministic(9), 1.0), None, {"balle18improving"}, {"chua25balls", *COMPOSED}),
         (Mechanism(Shuffle(9), 1.0), None, {"chua24private"}, {"zhu22optimal"}),
@@ -32,8 +32,8 @@ COMPOSED = {"doroshenko22connect", "koskela20computing"}
     ],
     ids=lambda part: repr(part) if isinstance(part, Mechanism) else "",
 )
-def test_what_was_used(mechanism, method, has, has_not):
-    keys = cited(mechanism, mechanism.curve.method if method is None else method)
+def test_what_was_used(mechanism, kind, has, has_not):
+    keys = cited(mechanism, mechanism.curve.kind if kind is None else kind)
     assert has <= set(keys)
     assert not has_not & set(keys)
     assert len(keys) == len(set(keys))

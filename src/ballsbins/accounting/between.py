@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
-from ballsbins.accounting.curve import Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import Array, Curve, Direction, Interval, Kind
 from ballsbins.errors import AccuracyError
 
 _SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
@@ -29,6 +29,8 @@ def below_epochs(one: Curve, sigma: float, epochs: int, accuracy: Accuracy | Non
 
 class Between:
     """From the largest of some curves below to the one above; the value is the safe one."""
+
+    kind: Kind = "bounds"
 
     def __init__(self, below: Sequence[Curve], above: Curve, method: str = "bounds") -> None:
         """Where a curve below is not to be had it is done without."""
@@ -52,7 +54,7 @@ class OrBounds:
     def __init__(self, curve: Curve, bounds: Between, deep: float = -np.inf) -> None:
         """`bounds` are on the same δ, in closed form. Where they prove log δ < `deep` the curve is not asked."""
         self.curve, self.bounds, self._deep = curve, bounds, deep
-        self.method, self.confidence = curve.method, curve.confidence
+        self.method, self.kind, self.confidence = curve.method, curve.kind, curve.confidence
 
     @property
     def scale(self) -> float:
@@ -104,7 +106,7 @@ class _AsFarAsKnown:
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
         self._reach: dict[Direction, float] = {}
-        self.method, self.confidence = curve.method, curve.confidence
+        self.method, self.kind, self.confidence = curve.method, curve.kind, curve.confidence
 
     @property
     def scale(self) -> float:

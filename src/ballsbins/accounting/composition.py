@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.cumulants import Cumulants
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import below_zero
 from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, pair_above
 from ballsbins.accounting.edge import gathers, pair_below, support
@@ -110,6 +110,8 @@ class ComposedCurve:
         self._looks: list[Look] = []
         self._coarse: dict[Direction, Cumulants] = {}
         self._lattices: dict[tuple[int, int], _Lattice] = {}
+
+    kind: Kind = "bracket"
 
     @property
     def method(self) -> str:

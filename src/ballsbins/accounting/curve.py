@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Direction = Literal["remove", "add"]
+# What an answer is: a "closed form"; "exact" (evaluated to rounding error); a "bracket" (composed by polygons and
+# FFT); "sampled" (Monte Carlo: it holds with a stated confidence); "bounds" (a lower and an upper one that may be far
+# apart); an "upper bound" with nothing but the trivial one below it.
+Kind = Literal["closed form", "exact", "bracket", "sampled", "bounds", "upper bound"]
 
 REMOVE: Direction = "remove"  # D(P‖Q): the example is there under P and zeroed out under Q
 ADD: Direction = "add"  # D(Q‖P)
@@ -35,6 +39,11 @@ class Curve(Protocol):
     @property
     def method(self) -> str:
         """How the numbers are obtained, in a few words for a reader: "exact", "closed form", …"""
+        ...
+
+    @property
+    def kind(self) -> Kind:
+        """What the answers are: programs ask this, `method` is for readers."""
         ...
 
     @property

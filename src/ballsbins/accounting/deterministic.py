@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx
 
-from ballsbins.accounting.curve import Array, Direction, Interval
+from ballsbins.accounting.curve import Array, Direction, Interval, Kind
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -86,6 +86,8 @@ class GaussianCurve:
 
     noise_multiplier: float
     epochs: int = 1
+
+    kind: Kind = "closed form"
 
     @property
     def method(self) -> str:

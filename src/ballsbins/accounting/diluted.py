@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, Kind
 
 _ULP = 2.0**-52
 
@@ -33,6 +33,10 @@ class Diluted:
     @property
     def method(self) -> str:
         return self.curve.method
+
+    @property
+    def kind(self) -> Kind:
+        return self.curve.kind
 
     @property
     def confidence(self) -> float:

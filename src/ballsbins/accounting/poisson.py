@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import log_hockey_stick
 from ballsbins.accounting.look import FLAT
 
@@ -34,6 +34,8 @@ class PoissonStepCurve:
 
     noise_multiplier: float
     steps: int
+
+    kind: Kind = "closed form"
 
     @property
     def method(self) -> str:
@@ -110,6 +112,8 @@ class PoissonMaximumCurve:
     noise_multiplier: float
     steps: int
     taken: int
+
+    kind: Kind = "closed form"
 
     @property
     def method(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import below_zero
 from ballsbins.accounting.lines import NoLine, Sheet
 from ballsbins.accounting.mellin import Product
@@ -31,6 +31,7 @@ class ProductCurve:
     """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
 
     method = "exact"
+    kind: Kind = "exact"
     fallback = "composition"  # the method of the bracket
     confidence = 1.0
 

@@ -211,7 +211,7 @@ def _epsilon(mechanism: Mechanism, delta: float) -> Bound:
         return mechanism.epsilon(delta)
     except (AccuracyError, UnreachableTargetError) as error:
         typer.echo(f"ballsbins: left out {mechanism!r}: {error}", err=True)
-        return Bound("epsilon", np.nan, np.nan, np.nan, "none")
+        return Bound("epsilon", np.nan, np.nan, np.nan, "bounds", "none")
 
 
 def _write(axes: Any, out: Path) -> None:

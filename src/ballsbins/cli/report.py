@@ -128,12 +128,12 @@ def cite(
     """BibTeX of the methods that a run used. For example: ballsbins citation -s 0.5 -T 1000 -E 3"""
     if card is not None:
         run = _only_card(context, card)
-        return typer.echo(citation(run.mechanism, run.claim.method), nl=False)
+        return typer.echo(citation(run.mechanism, run.claim.kind), nl=False)
     mechanism = _mechanism(
         noise_multiplier, steps, epochs, last_epoch_steps, sampler, fixed_bins=fixed_bins, examples=examples,
         batch_size=batch_size, max_batch_size=max_batch_size,
     )  # fmt: skip
-    return typer.echo(citation(mechanism, mechanism.curve.method), nl=False)
+    return typer.echo(citation(mechanism, mechanism.curve.kind), nl=False)
 
 
 def check(

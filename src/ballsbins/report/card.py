@@ -23,8 +23,11 @@ from ballsbins.report.versions import library_versions
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
 
-SCHEMA = 2  # of `to_dict`; a card must mean the same next year
-_EARLIER = 1
+SCHEMA = 3  # of `to_dict`; a card must mean the same next year
+_EARLIER = {
+    1: "It is of a version before 0.2, whose runs had no id: write the card anew with this one.",
+    2: "It is of a version before 0.2, whose claims did not state their kind: write the card anew with this one.",
+}
 _LONGEST = 40  # digits of a whole number; nothing that a card counts has more
 _REQUIRED = {"schema", "mechanism", "delta", "claim"}
 _NEWER = "Update ballsbins: this card was written by a later version."
@@ -180,10 +183,8 @@ class Card:
         if schema != SCHEMA or isinstance(schema, bool):
             later = isinstance(schema, int) and schema > SCHEMA
             advice = _NEWER if later else "A card of ballsbins has it as its first field; is this one?"
-            if schema == _EARLIER:
-                advice = (
-                    "It is of a version before 0.2, whose runs had no id: write the card anew with this one."
-                )
+            if isinstance(schema, int) and not isinstance(schema, bool):
+                advice = _EARLIER.get(schema, advice)
             raise InvalidInputError("the schema of the card", schema, f"{SCHEMA}", advice)
         for name in sorted(_REQUIRED - set(saved)):
             advice = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ballsbins.accounting.curve import Kind
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.versions import library_versions
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
@@ -111,8 +112,8 @@ _ENTRIES = {
 }
 
 
-def cited(mechanism: Mechanism, method: str) -> list[str]:
-    """Keys of the works behind a run and the method of its accounting, in the words of `Bound.method`."""
+def cited(mechanism: Mechanism, kind: Kind) -> list[str]:
+    """Keys of the works behind a run and the accounting that gave an answer of this kind."""
     sampler = mechanism.sampler
     keys = ["abadi16deep"]
     match sampler:
@@ -122,25 +123,25 @@ def cited(mechanism: Mechanism, method: str) -> list[str]:
             keys.append("zhu22optimal")
         case Shuffle():
             keys += ["chua24private", "chua25balls"]  # both lower bounds
-    composed = method == "composition" or (isinstance(sampler, Shuffle) and mechanism.epochs > 1)
+    composed = kind == "bracket" or (isinstance(sampler, Shuffle) and mechanism.epochs > 1)
     if composed:
         keys += ["doroshenko22connect", "koskela20computing"]
-    if isinstance(sampler, (Deterministic, Shuffle)) or method == "closed form":
+    if isinstance(sampler, (Deterministic, Shuffle)) or kind == "closed form":
         keys.append("balle18improving")
     if getattr(sampler, "max_batch_size", None) is not None:
         keys.append("chua24scalable")
-    if method.startswith("Monte Carlo"):
+    if kind == "sampled":
         keys += ["david04order", "hoeffding63probability"]
-    if method.startswith("Rényi"):
+    if kind == "upper bound":
         keys.append("mironov17renyi")
     return [*keys, "ponomareva23dpfy"]
 
 
-def citation(mechanism: Mechanism, method: str) -> str:
+def citation(mechanism: Mechanism, kind: Kind) -> str:
     """BibTeX of the works behind a run, its accounting and its statement."""
     own = f"""@software{{ballsbins,
   title     = {{ballsbins: differentially private training with balls-and-bins batches, and its exact privacy}},
   author    = {{{{The ballsbins maintainers}}}},
   version   = {{{library_versions()["ballsbins"]}}},
 }}"""
-    return "\n\n".join([*(_ENTRIES[key] for key in cited(mechanism, method)), own]) + "\n"
+    return "\n\n".join([*(_ENTRIES[key] for key in cited(mechanism, kind)), own]) + "\n"

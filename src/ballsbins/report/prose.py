@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
 from ballsbins.report.check import refuse_false
@@ -70,7 +71,7 @@ def _at_most(bound: Bound) -> str:
     low, high = float(bound.lower), float(bound.upper)
     if not math.isfinite(high):
         return f"ε is at least {down(low)} (no protection: no upper bound is known)"
-    if high == low or (bound.method != "bounds" and high - low <= 2e-3 * high):
+    if high == low or (bound.kind != "bounds" and high - low <= 2e-3 * high):
         return f"ε is at most {up(high)}"
     return f"ε is at least {down(low)} and at most {up(high)}"
 
@@ -299,7 +300,7 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
     if card.floating_point is not None:
         taken, floating_point = "", (Item("Floating point", card.floating_point.sentences()),)
     return (
-        Item("Method", f"{_method(claim)} (method “{claim.method}”)."),
+        Item("Method", f"{_METHODS[claim.kind]} (method “{claim.method}”)."),
         Item("Error", f"{error}."),
         Item("Assumptions", f"{holds}{taken}"),
         *floating_point,
@@ -319,24 +320,17 @@ def _composition(card: Card) -> str:
     )
 
 
-def _method(claim: Bound) -> str:
-    words = claim.method
-    if words.startswith("Monte Carlo"):
-        return "privacy loss sampled from the dominating pair, with confidence bounds"
-    if words.startswith("exact"):
-        return "the privacy curve of the tightly dominating pair, evaluated as a contour integral"
-    if words.startswith("composition"):
-        return (
-            "privacy loss distributions: one curve from above (connect-the-dots) and one from below, each composed "
-            "over the run by FFT"
-        )
-    if words.startswith("closed form"):
-        return "the closed form of the Gaussian mechanism"
-    if words.startswith("Rényi"):
-        return "Rényi divergences, converted"
-    if words == "bounds":
-        return "a proved lower and a proved upper bound; the truth between them is not known"
-    return "as the card names it"
+_METHODS: dict[Kind, str] = {
+    "closed form": "the closed form of the Gaussian mechanism",
+    "exact": "the privacy curve of the tightly dominating pair, evaluated as a contour integral",
+    "bracket": (
+        "privacy loss distributions: one curve from above (connect-the-dots) and one from below, each composed over "
+        "the run by FFT"
+    ),
+    "sampled": "privacy loss sampled from the dominating pair, with confidence bounds",
+    "bounds": "a proved lower and a proved upper bound; the truth between them is not known",
+    "upper bound": "Rényi divergences, converted",
+}
 
 
 def _not_covered(card: Card) -> tuple[Item, ...]:

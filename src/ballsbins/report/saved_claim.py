@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from ballsbins import validate
+from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 
 _NUMBERS = ("lower", "value", "upper")
-_WANTED = {"quantity", *_NUMBERS, "method", "confidence"}
+_WANTED = {"quantity", *_NUMBERS, "kind", "method", "confidence"}
 _OPTIONAL = {"penalty", "directions"}
 
 
@@ -28,6 +29,10 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
     if saved["quantity"] != "epsilon":
         advice = "A card claims an ε at its δ."
         raise InvalidInputError(f"the quantity of the {part}", saved["quantity"], '"epsilon"', advice)
+    if saved["kind"] not in get_args(Kind):
+        advice = "It says what the answer is."
+        bound = f"one of {', '.join(get_args(Kind))}"
+        raise InvalidInputError(f"the kind of the {part}", saved["kind"], bound, advice)
     if not is_line(saved["method"]):
         advice = "It says how the number was obtained."
         raise InvalidInputError(f"the method of the {part}", saved["method"], "one line of text", advice)
@@ -62,6 +67,7 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         lower,
         value,
         upper,
+        saved["kind"],
         saved["method"],
         confidence,
         penalty,

@@ -67,7 +67,7 @@ def _sampled(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> Bound:
     upper = float(above.upper)
     confidence = 1.0 - 2.0 * method.error_probability
     words = f"{above.method}, of the epochs finished and of those begun"
-    return Bound("delta", lower, upper, upper, words, confidence)
+    return Bound("delta", lower, upper, upper, "sampled", words, confidence)
 
 
 def _dp_accounting(mechanism: Mechanism, epsilon: float) -> Bound:
@@ -91,4 +91,4 @@ def _dp_accounting(mechanism: Mechanism, epsilon: float) -> Bound:
 
     lower, upper = delta(pessimistic=False), delta(pessimistic=True)
     # the lower end is loose: over many steps it falls to 0
-    return Bound("delta", min(lower, upper), upper, upper, "dp_accounting")
+    return Bound("delta", min(lower, upper), upper, upper, "bracket", "dp_accounting")

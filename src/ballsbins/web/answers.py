@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, Statement
@@ -28,6 +29,7 @@ class Row:
     delta: float
     lower: float
     upper: float
+    kind: Kind
     method: str
     confidence: float = 1.0
     penalty: float = 0.0
@@ -35,9 +37,8 @@ class Row:
     @property
     def bound(self) -> Bound:
         """The same as a Bound, for those who put it into words."""
-        return Bound(
-            "epsilon", self.lower, self.upper, self.upper, self.method, self.confidence, self.penalty
-        )
+        numbers = self.lower, self.upper, self.upper
+        return Bound("epsilon", *numbers, self.kind, self.method, self.confidence, self.penalty)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def row_of(mechanism: Mechanism, delta: float, claim: Bound | None = None, name:
         delta,
         float(bound.lower),
         float(bound.upper),
+        bound.kind,
         bound.method,
         bound.confidence,
         float(np.max(np.asarray(bound.penalty))),

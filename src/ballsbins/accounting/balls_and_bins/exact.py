@@ -20,7 +20,7 @@ from ballsbins.accounting.balls_and_bins.laplace import Flags
 from ballsbins.accounting.balls_and_bins.options import DEEP, GOAL, Options
 from ballsbins.accounting.balls_and_bins.sketch import log_call
 from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
 from ballsbins.accounting.interpolate import Interpolant
 
@@ -37,6 +37,7 @@ class ExactCurve:
     """δ(ε) of balls-and-bins with independent noise in every bin, in both directions."""
 
     method = "exact"
+    kind: Kind = "exact"
     confidence = 1.0
 
     def __init__(self, kinds: tuple[tuple[int, float], ...], steps: int | None = None) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval, Kind
 
 _ULP = 2.0**-52
 
@@ -40,6 +40,8 @@ class MaximumCurve:
     steps: int
     mean_p: float = 1.0
     mean_q: float = 0.0
+
+    kind: Kind = "bounds"
 
     @property
     def method(self) -> str:

@@ -29,7 +29,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import below_zero
 from ballsbins.errors import AccuracyError, InvalidInputError
 
@@ -181,6 +181,8 @@ class RenyiCurve:
             direction: epochs * renyi_divergence(noise_multiplier, steps, orders, direction)
             for direction in (REMOVE, ADD)
         }
+
+    kind: Kind = "upper bound"
 
     @property
     def method(self) -> str:

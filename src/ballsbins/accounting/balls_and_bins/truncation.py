@@ -153,7 +153,7 @@ class Truncated:
     def __init__(self, curve: Curve, log_p: float, log_drop: float) -> None:
         """`log_p` as of `log_overflow_probability`, `log_drop` as of `log_drop_probability`."""
         self.curve, self.log_p, self.log_drop = curve, log_p, log_drop
-        self.method, self.confidence = curve.method, curve.confidence
+        self.method, self.kind, self.confidence = curve.method, curve.kind, curve.confidence
         self._turns: dict[Direction, float] = {}
 
     @property

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import validate
-from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval, Kind
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
 from ballsbins.accounting.monte_carlo.epochs import Epochs
@@ -156,6 +156,8 @@ class MonteCarloCurve:
     def pointwise(self) -> bool:
         """Whether each answer alone has the confidence stated, and not all together."""
         return self.settings.epsilons is None
+
+    kind: Kind = "sampled"
 
     @property
     def method(self) -> str:
