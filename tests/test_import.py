@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ballsbins
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.errors import BallsBinsError, MissingExtraError
 
 HEAVY = [
@@ -53,6 +53,6 @@ def test_public_names():
 
 def test_a_missing_extra_answers_with_the_pip_command():
     with pytest.raises(MissingExtraError, match=r"pip install 'ballsbins\[plots\]'") as caught:
-        extras.load("no_such_module_of_ours", feature="Drawing pictures", extra="plots")
+        _extras.load("no_such_module_of_ours", feature="Drawing pictures", extra="plots")
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, BallsBinsError)

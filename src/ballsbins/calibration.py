@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
 from ballsbins.accounting.balls_and_bins.sketch import rough_noise
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
@@ -98,14 +98,14 @@ def with_max_batch_size(
     if not sampler.random_sizes:
         advice = "Batches of Shuffle and Deterministic have one size already."
         raise InvalidInputError("max_batch_size", max_batch_size, f"None for {sampler!r}", advice)
-    examples = validate.integer(
+    examples = _check.integer(
         "num_examples",
         num_examples,
         1,
         MAX_EXAMPLES,
         advice='max_batch_size="auto" needs the number of examples.',
     )
-    share = validate.real(
+    share = _check.real(
         "penalty_share",
         penalty_share,
         0.0,
@@ -191,13 +191,11 @@ def plan(
     sampler: Callable[[int], Sampler] = BallsAndBins,
 ) -> list[PlanRow]:
     """For a data set and a target, the calibrated Mechanism of every batch size (powers of 2 if none are given)."""
-    n = validate.integer(
-        "num_examples", num_examples, 1, advice="Give the number of examples in the data set."
-    )
+    n = _check.integer("num_examples", num_examples, 1, advice="Give the number of examples in the data set.")
     sizes = batch_sizes if batch_sizes is not None else _usual_sizes(n)
     rows = []
     for size in sizes:
-        b = validate.integer(
+        b = _check.integer(
             "batch size", size, 1, n, advice="It is the expected number of examples in a batch."
         )
         rows.append(PlanRow(b, calibrate(sampler(-(-n // b)), epsilon=epsilon, delta=delta, epochs=epochs)))
@@ -212,18 +210,10 @@ def _usual_sizes(num_examples: int) -> list[int]:
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
     return (
-        validate.real(
+        _check.real(
             "epsilon", epsilon, 0.0, 700.0, open_left=True, advice="State the privacy loss to stay within."
         ),
-        validate.real(
-            "delta",
-            delta,
-            0.0,
-            1.0,
-            open_left=True,
-            open_right=True,
-            advice="Usually below 1 / number of examples.",
-        ),
+        _check.delta(delta),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Sampler, pooled_noise
 
@@ -50,20 +50,20 @@ class Mechanism:
                 "a sampler",
                 "Use one of BallsAndBins, Poisson, Shuffle and Deterministic, such as BallsAndBins(steps=1000).",
             )
-        sigma = validate.real(
+        sigma = _check.real(
             "noise_multiplier",
             self.noise_multiplier,
             LEAST_NOISE,
             MOST_NOISE,
             advice="It is the standard deviation of the noise divided by the clip norm.",
         )
-        epochs = validate.integer(
+        epochs = _check.integer(
             "epochs", self.epochs, 1, MOST_EPOCHS, advice="State how often the data is passed."
         )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "epochs", epochs)
         if self.last_epoch_steps is not None:
-            last = validate.integer(
+            last = _check.integer(
                 "last_epoch_steps",
                 self.last_epoch_steps,
                 1,
@@ -122,7 +122,7 @@ class Mechanism:
     def after(self, steps: int) -> Mechanism:
         """The mechanism as run after `steps` steps in all, whatever number was planned."""
         advice = "Before the first step nothing was run, and nothing is to be accounted for."
-        taken = validate.integer("steps_taken", steps, 1, advice=advice)
+        taken = _check.integer("steps_taken", steps, 1, advice=advice)
         whole, rest = divmod(taken, self.sampler.steps)
         return replace(self, epochs=whole + (rest > 0), last_epoch_steps=rest or None)
 
@@ -142,7 +142,7 @@ class Mechanism:
         An epoch that this mechanism does not have is refused, so that what is run is what is accounted for; in an
         unfinished last epoch it is up to the caller to stop after `last_epoch_steps`.
         """
-        number = validate.integer(
+        number = _check.integer(
             "epoch",
             epoch,
             0,
@@ -221,19 +221,13 @@ class Mechanism:
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Mechanism:
         """Build the mechanism that `to_dict` wrote; unknown or missing fields are errors."""
-        schema = validate.mapping("a saved Mechanism", saved, advice="Give what to_dict wrote.").get("schema")
+        schema = _check.mapping("a saved Mechanism", saved, advice="Give what to_dict wrote.").get("schema")
         if schema != SCHEMA:
             raise InvalidInputError(
                 "schema", schema, f"{SCHEMA}", "Update ballsbins if this was saved by a later version."
             )
         wanted = {"schema", "sampler", "noise_multiplier", "epochs", "last_epoch_steps"}
-        if set(saved) != wanted:
-            raise InvalidInputError(
-                "the set of fields of a saved Mechanism",
-                sorted(map(str, saved)),
-                f"{sorted(wanted)}",
-                "Nothing is guessed: add what is missing and remove what is unknown.",
-            )
+        _check.fields("a saved Mechanism", saved, wanted)
         return Mechanism(
             Sampler.from_dict(saved["sampler"]),
             saved["noise_multiplier"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.audit.canary import game_of, observations, statistics
 from ballsbins.audit.low_bits import learned
 from ballsbins.audit.lower_bound import Evidence, delta_at_least, epsilon_at_least
@@ -100,15 +100,15 @@ def audit(
     would notice.
     """
     advice = "More runs see smaller probabilities: ε of 10 needs about a million."
-    count = validate.integer("trials", trials, _LEAST_TRIALS, 10**9, advice=advice)
-    sure = validate.real(
+    count = _check.integer("trials", trials, _LEAST_TRIALS, 10**9, advice=advice)
+    sure = _check.real(
         "confidence", confidence, 0.0, 1.0, open_left=True, open_right=True,
         advice="It is the probability that the lower bounds hold.",
     )  # fmt: skip
-    validate.integer("seed", seed, 0, 2**60, advice="The same seed gives the same audit.")
+    _check.integer("seed", seed, 0, 2**60, advice="The same seed gives the same audit.")
     sigma = mechanism.noise_multiplier
     if secret_noise_multiplier is not None:
-        sigma = validate.real(
+        sigma = _check.real(
             "secret_noise_multiplier", secret_noise_multiplier, 0.0, open_left=True,
             advice="It is the noise that is really added, for the negative control.",
         )  # fmt: skip

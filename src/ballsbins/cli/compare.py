@@ -12,12 +12,12 @@ from typing import Annotated, TextIO
 import numpy as np
 import typer
 
+from ballsbins._files import write_text
 from ballsbins.bound import Bound
 from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.card import write_atomically
 from ballsbins.report.words import count, stated
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -215,13 +215,13 @@ def curve(
 
         assert out is not None
         data = {"epsilon": grid.tolist(), **bound.to_dict()}
-        write_atomically(out, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_text(out, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     elif out is None:
         _write_rows(sys.stdout, grid, bound)
     else:
         text = io.StringIO()
         _write_rows(text, grid, bound)
-        write_atomically(out, text.getvalue())
+        write_text(out, text.getvalue())
     if out is not None:
         typer.echo(f"Wrote {out}: {render.describe(mechanism, derived)}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.cli import options
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
@@ -137,7 +137,7 @@ def sampler_for(
 
 def epochs_from(epochs: int, epoch: int | None) -> list[int]:
     """The epochs that are asked for: all, or one of them."""
-    count = validate.integer("--epochs", epochs, 1, advice="State how often the data is passed.")
+    count = _check.integer("--epochs", epochs, 1, advice="State how often the data is passed.")
     return list(range(count)) if epoch is None else [epoch]
 
 

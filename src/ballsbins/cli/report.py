@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ballsbins._files import write_text
 from ballsbins.cli import monte_carlo, options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
-from ballsbins.report.card import write_atomically
 from ballsbins.report.words import how, stated
 from ballsbins.samplers import Shuffle
 
@@ -108,7 +108,7 @@ def statement(
             text = json_module.dumps(made.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if out is None:
         return typer.echo(text, nl=False)
-    write_atomically(out, text)
+    write_text(out, text)
     return typer.echo(f"Wrote {out}: {made.headline}")
 
 

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.cli import options, render
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
@@ -149,7 +149,7 @@ def train(
     from ballsbins.training.trainer import train as run
 
     if stop_after is not None:
-        validate.integer("--stop-after", stop_after, 1, advice="Leave it out to take all steps.")
+        _check.integer("--stop-after", stop_after, 1, advice="Leave it out to take all steps.")
     if steps is None and batch_size is None and batches is None:
         advice = "State the expected size of a batch; or --steps, the number of batches in an epoch."
         raise InvalidInputError("--batch-size", None, "given", advice)

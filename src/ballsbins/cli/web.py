@@ -45,7 +45,7 @@ def page(
     title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "Privacy of a training run",
 ) -> None:
     """Curves, table and statement in one file. For example: ballsbins page -s 0.5 -T 1000 -d 1e-6 -o privacy.html"""
-    from ballsbins.report.card import write_atomically
+    from ballsbins._files import write_text
     from ballsbins.web import chart, compose
 
     if out.suffix.lower() not in ENDINGS:
@@ -67,7 +67,7 @@ def page(
             batch_size=batch_size, max_batch_size=max_batch_size,
         )  # fmt: skip
         text = compose.of_mechanism(mechanism, delta, title, examples=examples, alone=alone)
-    write_atomically(out, text)
+    write_text(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
     )

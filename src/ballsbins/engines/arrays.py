@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.engines.manifest import WEIGHT_COLUMN, Manifest
 from ballsbins.engines.reader import BatchFiles
 from ballsbins.errors import DataError, InvalidInputError
@@ -69,7 +69,7 @@ def arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
 
 def padded(batch: dict[str, NDArray[Any]], rows: int, size: int) -> dict[str, NDArray[Any]]:
     """Fill every column up to `size` rows; add the weight if there is none."""
-    validate.integer("size", size, 1, advice="Give the fixed size of batches.")
+    _check.integer("size", size, 1, advice="Give the fixed size of batches.")
     if rows > size:
         raise DataError("A batch of the batch files is larger than it may be. Build them again.")
     weights = batch.get(WEIGHT_COLUMN, np.ones(rows, dtype=np.float32))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ballsbins._extras import load
 from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.local import sorted_batches
 from ballsbins.engines.manifest import stored_epoch
@@ -27,7 +28,6 @@ from ballsbins.engines.plan import Plan, plan
 from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.workspace import new_file
 from ballsbins.errors import InvalidInputError
-from ballsbins.extras import load
 from ballsbins.samplers import Key, Sampler
 from ballsbins.samplers.base import check_epoch
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins._extras import load
 from ballsbins.errors import DataError
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ballsbins._extras import load
 from ballsbins.errors import DataError, InvalidInputError
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     import pyarrow as pa

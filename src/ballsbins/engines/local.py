@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ballsbins._extras import load
 from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.manifest import Manifest, stored_epoch
 from ballsbins.engines.placement import Arranged, Placement, placement_for
@@ -22,7 +23,6 @@ from ballsbins.engines.spill import BucketSort, Placed
 from ballsbins.engines.workspace import new_epoch
 from ballsbins.engines.writer import PartsWriter
 from ballsbins.errors import DataError
-from ballsbins.extras import load
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 

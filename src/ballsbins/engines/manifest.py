@@ -36,7 +36,7 @@ from dataclasses import dataclass, fields
 from pathlib import PurePosixPath
 from typing import Any
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Sampler
@@ -77,9 +77,9 @@ class Manifest:
     def __post_init__(self) -> None:
         """Validate, once."""
         advice = "Was this manifest changed by hand? Build the epoch again."
-        validate.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=advice)
-        validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
-        validate.integer("batches_per_file", self.batches_per_file, 1, advice=advice)
+        _check.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=advice)
+        _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
+        _check.integer("batches_per_file", self.batches_per_file, 1, advice=advice)
         if not self.sampler.partitions:
             raise InvalidInputError(
                 "sampler",
@@ -95,7 +95,7 @@ class Manifest:
             if not isinstance(value, str):
                 raise InvalidInputError(name, value, "text", advice)
         if self.padded_to is not None:
-            validate.integer("padded_to", self.padded_to, 1, advice=advice)
+            _check.integer("padded_to", self.padded_to, 1, advice=advice)
         if self.mechanism is not None and self.mechanism.sampler != self.sampler:
             raise InvalidInputError(
                 "the sampler of the mechanism", self.mechanism.sampler, repr(self.sampler), advice
@@ -153,14 +153,8 @@ class Manifest:
                 )
             raise InvalidInputError("the format of a manifest", found, f"{(FORMAT, FORMAT_VERSION)}", advice)
         plain = {name: value for name, value in saved.items() if name not in ("format", "format_version")}
-        wanted = {field.name for field in fields(Manifest)}
-        if set(plain) != wanted:
-            raise InvalidInputError(
-                "the set of fields of a manifest",
-                sorted(map(str, plain)),
-                f"{sorted(wanted)}",
-                "Nothing is guessed: build the epoch again.",
-            )
+        advice = "Nothing is guessed: build the epoch again."
+        _check.fields("a manifest", plain, {field.name for field in fields(Manifest)}, advice=advice)
         plain["sampler"] = Sampler.from_dict(plain["sampler"])
         if plain["mechanism"] is not None:
             plain["mechanism"] = Mechanism.from_dict(plain["mechanism"])

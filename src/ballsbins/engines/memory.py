@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 
 DEFAULT_MEMORY = 10**9
@@ -25,7 +25,7 @@ class Memory:
     def __post_init__(self) -> None:
         """Validate, once."""
         advice = "The interpreter and Arrow alone need some 180 million bytes; 1 GB is the default."
-        validate.integer("the memory limit", self.limit, _LEAST, advice=advice)
+        _check.integer("the memory limit", self.limit, _LEAST, advice=advice)
 
     @property
     def _for_data(self) -> int:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ballsbins import __version__
+from ballsbins._extras import load
 from ballsbins.engines.identity import IdentityColumn
 from ballsbins.engines.inputs import Inputs
 from ballsbins.engines.manifest import WEIGHT_COLUMN, Manifest
 from ballsbins.engines.memory import Memory
 from ballsbins.engines.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError, SecretError
-from ballsbins.extras import load
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Key, Sampler, new_key
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
+from ballsbins._extras import load
 from ballsbins.engines.manifest import (
     DIRECTORY_MODE,
     MANIFEST_NAME,
@@ -26,7 +27,6 @@ from ballsbins.engines.manifest import (
     stored_epoch,
 )
 from ballsbins.errors import DataError, InvalidInputError, SecretError
-from ballsbins.extras import load
 from ballsbins.samplers.base import check_epoch
 from ballsbins.samplers.physical import check_rank
 
@@ -100,7 +100,7 @@ class BatchFiles:
     ) -> tuple[int, int, tuple[int, int], list[str] | None]:
         number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
-        first = validate.integer("start", start, 0, self._manifest.steps, advice=advice)
+        first = _check.integer("start", start, 0, self._manifest.steps, advice=advice)
         known = [name for name, _ in self._manifest.columns]
         for name in columns or ():
             if name not in known:

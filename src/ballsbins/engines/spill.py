@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins._extras import load
 from ballsbins.engines.memory import Memory
 from ballsbins.engines.placement import Bucket
 from ballsbins.errors import InvalidInputError
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     import pyarrow as pa

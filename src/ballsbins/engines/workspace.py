@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ballsbins._extras import load
+from ballsbins._files import PRIVATE, sync
 from ballsbins.engines.manifest import DIRECTORY_MODE, MANIFEST_NAME, Manifest, epoch_name, epoch_number
 from ballsbins.engines.reader import complete_epochs, read_manifest, require_private
 from ballsbins.errors import DataError
-from ballsbins.extras import load
 
 try:
     import fcntl
@@ -27,7 +28,6 @@ except ImportError:  # not a POSIX system: nobody is kept out
     fcntl = None  # type: ignore[assignment]
 
 _BUILDING, _REMOVING = ".building-", ".removing-"
-FILE_MODE = 0o600
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -113,7 +113,7 @@ def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
     with _workplace(work, repr(str(path))) as scratch:
         made = scratch.with_name("file")
         yield made, scratch
-        made.chmod(FILE_MODE)
+        made.chmod(PRIVATE)
         sync(made)
         made.rename(path)
         sync(path.parent)
@@ -173,23 +173,6 @@ def _removing(directory: Path) -> Iterator[None]:
             f"Not all could be removed below {str(directory)!r} ({error}), and the rest is as secret as the key. "
             "Remove it by hand."
         ) from None
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a new file, to the disk itself."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """Have the disk keep a file or a directory, also when the power fails."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

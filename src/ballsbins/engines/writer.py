@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins._extras import load
+from ballsbins._files import PRIVATE, sync, write_new
 from ballsbins.engines.manifest import MANIFEST_NAME, OFFSETS_NAME, WEIGHT_COLUMN, Manifest, part_name
 from ballsbins.engines.placement import Arranged
-from ballsbins.engines.workspace import FILE_MODE, sync, write_whole
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,8 @@ class PartsWriter:
         """Write the offsets and, last, the manifest."""
         content = io.BytesIO()
         np.save(content, self._offsets)
-        write_whole(self._directory / OFFSETS_NAME, content.getvalue())
-        write_whole(self._directory / MANIFEST_NAME, self._manifest.to_json().encode("utf-8"))
+        write_new(self._directory / OFFSETS_NAME, content.getvalue())
+        write_new(self._directory / MANIFEST_NAME, self._manifest.to_json().encode("utf-8"))
 
     def abandon(self) -> None:
         """Let go of the open file, if any, whatever is wrong with it: an error is on its way already."""
@@ -107,7 +107,7 @@ class PartsWriter:
         self._flush()
         self._file.close()
         self._file = None
-        (self._directory / part_name(part)).chmod(FILE_MODE)  # also where it is moved out of its directory
+        (self._directory / part_name(part)).chmod(PRIVATE)  # also where it is moved out of its directory
         sync(self._directory / part_name(part))
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.noise.decide import decided_pair
 from ballsbins.noise.kernel import HALF, with_numpy
@@ -63,7 +63,7 @@ def rounded_normals(
       >>> rounded_normals(Key(bytes(32)), ("example",), 3, executor="numpy").dtype
       dtype('int32')
     """
-    size = validate.integer("count", count, 0, advice="State how many values to draw.")
+    size = _check.integer("count", count, 0, advice="State how many values to draw.")
     room = np.empty(size, np.int32) if out is None else out
     if room.dtype != np.int32 or room.ndim != 1 or len(room) < size or not room.flags.c_contiguous:
         advice = f"Give room as np.empty({size}, np.int32)."

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def new_axes(title: str | None, x: str, y: str) -> Axes:
 
 def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -> list[Axes]:
     """A figure of several axes in our style, one a title; `save` any of them to save all."""
-    matplotlib = extras.load("matplotlib", feature="Drawing pictures", extra="plots")
-    figure_module = extras.load("matplotlib.figure", feature="Drawing pictures", extra="plots")
+    matplotlib = _extras.load("matplotlib", feature="Drawing pictures", extra="plots")
+    figure_module = _extras.load("matplotlib.figure", feature="Drawing pictures", extra="plots")
     width = min(columns, len(titles))
     rows = -(-len(titles) // width)
     with matplotlib.rc_context(dict(_SETTINGS)):
@@ -82,7 +82,7 @@ def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -
 
 def number_axis(axis: Axis) -> None:
     """Ticks of a logarithmic axis that can be read: 1, 2, 5 over few decades, powers of ten over many."""
-    ticker = extras.load("matplotlib.ticker", feature="Drawing pictures", extra="plots")
+    ticker = _extras.load("matplotlib.ticker", feature="Drawing pictures", extra="plots")
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     if decades <= 3.2:
@@ -101,7 +101,7 @@ def _plain(value: float) -> str:
 
 def save(axes: Axes, path: Path | str) -> None:
     """Write the figure of these axes; the format follows from the ending."""
-    matplotlib = extras.load("matplotlib", feature="Drawing pictures", extra="plots")
+    matplotlib = _extras.load("matplotlib", feature="Drawing pictures", extra="plots")
     target = Path(path)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
     try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballsbins import validate
+from ballsbins import _check
+from ballsbins._files import write_text
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
@@ -70,14 +70,8 @@ class Card:
         for name, value, optional in (("mechanism", self.mechanism, False), ("planned", self.planned, True)):
             if not isinstance(value, Mechanism) and not (optional and value is None):
                 raise InvalidInputError(name, value, "a Mechanism", "State what was, or was to be, run.")
-        delta = validate.real(
-            "delta",
-            self.delta,
-            0.0,
-            1.0,
-            open_left=True,
-            open_right=True,
-            advice="An ε means nothing without its δ; usually below 1 / number of examples.",
+        delta = _check.delta(
+            self.delta, advice="An ε means nothing without its δ; usually below 1 / number of examples."
         )
         object.__setattr__(self, "delta", delta)
         self._check_numbers()
@@ -117,10 +111,10 @@ class Card:
         for name, advice in positive.items():
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, validate.real(name, value, 0.0, open_left=True, advice=advice))
+                object.__setattr__(self, name, _check.real(name, value, 0.0, open_left=True, advice=advice))
         if self.num_examples is not None:
             advice = "Count the examples of the training data; the number is public."
-            number = validate.integer("num_examples", self.num_examples, 0, advice=advice)
+            number = _check.integer("num_examples", self.num_examples, 0, advice=advice)
             object.__setattr__(self, "num_examples", number)
         known = getattr(self.mechanism.sampler, "num_examples", None)
         if known is not None and self.num_examples not in (None, known):
@@ -221,7 +215,7 @@ class Card:
         """Write the card as JSON; a reader sees the old file or the whole new one, never a part."""
         target = Path(path)
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        write_atomically(target, text)
+        write_text(target, text)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Card:
@@ -249,31 +243,6 @@ class Card:
             where = f"JSON (line {error.lineno}, column {error.colno}: {error.msg})"
             raise InvalidInputError("the card", name, where, "Was the file cut or edited?") from None
         return Card.from_dict(saved)
-
-
-def write_atomically(target: Path, text: str) -> None:
-    """Write a text file so that nobody ever sees half of it."""
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        bound = f"a file that can be written ({error.strerror})"
-        raise InvalidInputError("the file", str(target), bound, "Choose another path.") from None
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # a card is public; mkstemp makes files private
-        os.replace(temporary, target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        bound = f"a file that can be written ({error.strerror})"
-        raise InvalidInputError("the file", str(target), bound, "Choose another path.") from None
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _no_constant(name: str) -> float:

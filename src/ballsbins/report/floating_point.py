@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.report.saved_claim import is_line
 from ballsbins.report.words import up
@@ -38,7 +38,7 @@ class FloatingPoint:
                 )
         if self.eta is not None:
             advice = "It is the part of the noise that covers the rounding of sums."
-            object.__setattr__(self, "eta", validate.real("eta", self.eta, 0.0, 1.0, advice=advice))
+            object.__setattr__(self, "eta", _check.real("eta", self.eta, 0.0, 1.0, advice=advice))
         if (self.eta is None) != bool(self.not_covered):
             raise InvalidInputError(
                 "floating_point", self.to_dict(), "with eta where sums are covered, and reasons where they are not",

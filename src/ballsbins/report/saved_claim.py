@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, get_args
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
@@ -42,7 +42,7 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         raise InvalidInputError(
             f"lower, value, upper of the {part}", [lower, value, upper], "in increasing order", advice
         )
-    confidence = validate.real(
+    confidence = _check.real(
         f"confidence of the {part}",
         saved["confidence"],
         0.0,
@@ -50,7 +50,7 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         open_left=True,
         advice="It is the probability that the bound holds: 1 unless it is from Monte Carlo.",
     )
-    penalty = validate.real(
+    penalty = _check.real(
         f"penalty of the {part}",
         saved.get("penalty", 0.0),
         0.0,
@@ -83,4 +83,4 @@ def is_line(text: Any) -> bool:
 def _number(name: str, value: Any) -> float:
     if value == "inf":  # how Bound.to_dict writes it, because JSON has no infinity
         return float("inf")
-    return validate.real(name, value, 0.0, advice="Was the card edited or damaged?")
+    return _check.real(name, value, 0.0, advice="Was the card edited or damaged?")

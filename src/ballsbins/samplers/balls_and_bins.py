@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.base import MAX_EXAMPLES, Draw, check_epoch
 from ballsbins.samplers.identities import KeyedHash, check_identities
@@ -61,8 +61,8 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     def bins(self, key: Key | bytes | int, epoch: int, start: int, stop: int) -> NDArray[np.uint32]:
         """Return the bins of the examples start … stop − 1, in time proportional to their number."""
         advice = "Give the range of examples as 0 <= start <= stop."
-        last = validate.integer("stop", stop, 0, MAX_EXAMPLES, advice=advice)
-        first = validate.integer("start", start, 0, last, advice=advice)
+        last = _check.integer("stop", stop, 0, MAX_EXAMPLES, advice=advice)
+        first = _check.integer("start", start, 0, last, advice=advice)
         return self._bins(self._keystream(key, epoch), first, last)
 
     def bins_of(
@@ -82,7 +82,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         if isinstance(identity, bytes):
             return int(self._bins_of_bytes(key, epoch, [identity])[0])
         advice = "Name the example by its index, or by bytes that no other example has."
-        index = validate.integer("identity", identity, 0, MAX_EXAMPLES - 1, advice=advice)
+        index = _check.integer("identity", identity, 0, MAX_EXAMPLES - 1, advice=advice)
         return int(self.bins(key, epoch, index, index + 1)[0])
 
     def _epoch_domain(self, epoch: int) -> int | str:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.physical import IndexArray, check_rank, rank_slice
@@ -63,7 +63,7 @@ class Sampler(ABC):
     def __post_init__(self) -> None:
         """Validate the fields, once."""
         advice = "State the number of batches in one epoch; from a batch size b it is ceil(num_examples / b)."
-        steps = validate.integer("steps", self.steps, 1, MAX_STEPS, advice=advice)
+        steps = _check.integer("steps", self.steps, 1, MAX_STEPS, advice=advice)
         object.__setattr__(self, "steps", steps)
 
     @property
@@ -109,7 +109,7 @@ class Sampler(ABC):
         self._check_drawn_steps()
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
-        first = validate.integer("start", start, 0, self.steps, advice=advice)
+        first = _check.integer("start", start, 0, self.steps, advice=advice)
         self._check_memory(examples)
         return Batches(self, examples, as_key(key), number, first)
 
@@ -120,23 +120,15 @@ class Sampler(ABC):
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Sampler:
         """Build the sampler that `to_dict` wrote. All fields must be there, and no others."""
-        name = validate.mapping("a saved sampler", saved, advice="Give what to_dict wrote.").get("type")
+        name = _check.mapping("a saved sampler", saved, advice="Give what to_dict wrote.").get("type")
         if not isinstance(name, str) or name not in Sampler._types:
             known = ", ".join(sorted(Sampler._types))
             raise InvalidInputError(
                 "type", name, f"one of {known}", "Was this saved by a later version? Update."
             )
         kind = Sampler._types[name]
-        wanted = {field.name for field in fields(kind)}
-        found = set(saved) - {"type"}
-        if found != wanted:
-            raise InvalidInputError(
-                f"the set of fields of a saved {name}",
-                sorted(map(str, found)),
-                f"{sorted(wanted)}",
-                "Nothing is guessed: add what is missing and remove what is unknown.",
-            )
-        return kind(**{field: saved[field] for field in wanted})
+        found = {field: value for field, value in saved.items() if field != "type"}
+        return kind(**_check.fields(f"a saved {name}", found, {field.name for field in fields(kind)}))
 
     def __repr__(self) -> str:
         """Show the call that builds this sampler, without what was left out."""
@@ -147,17 +139,17 @@ class Sampler(ABC):
     def _check_drawn_steps(self) -> None:
         """Refuse to draw more batches than can be counted; accounting knows no such limit."""
         advice = "So many batches can be accounted for, but not drawn: use larger batches."
-        validate.integer("steps", self.steps, 1, MAX_DRAWN_STEPS, advice=advice)
+        _check.integer("steps", self.steps, 1, MAX_DRAWN_STEPS, advice=advice)
 
     def _check_step(self, step: int) -> int:
         """Return `step` if the epoch has it."""
         advice = f"This epoch has {self.steps:,} steps, counted from 0."
-        return validate.integer("step", step, 0, self.steps - 1, advice=advice)
+        return _check.integer("step", step, 0, self.steps - 1, advice=advice)
 
     def _check_num_examples(self, num_examples: int) -> int:
         """Return `num_examples` if it is one that this sampler may batch."""
         advice = "Give the number of examples in the data set."
-        return validate.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
+        return _check.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
 
     def _check_memory(self, num_examples: int) -> None:
         """Raise where an epoch of so many examples cannot fit this machine, before anything is drawn."""
@@ -261,7 +253,7 @@ def pooled_noise(noise_multiplier: float, visits: int) -> float:
 
 def check_epoch(epoch: int) -> int:
     """Return `epoch` if it may be one."""
-    return validate.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
+    return _check.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
 
 
 def physical_memory() -> int:

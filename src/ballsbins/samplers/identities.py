@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key
 
@@ -49,8 +49,8 @@ def check_identities(
     if isinstance(identities, np.ndarray) and identities.dtype.kind in "iu" and identities.ndim == 1:
         if len(identities):
             advice = "Name the examples by their indices."
-            validate.integer("the smallest index", identities.min(), 0, advice=advice)
-            validate.integer("the largest index", identities.max(), 0, max_examples - 1, advice=advice)
+            _check.integer("the smallest index", identities.min(), 0, advice=advice)
+            _check.integer("the largest index", identities.max(), 0, max_examples - 1, advice=advice)
         return identities
     for place, identity in enumerate(identities):
         if not isinstance(identity, bytes):

@@ -19,7 +19,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from ballsbins import validate
+from ballsbins import _check
+from ballsbins._files import write_new
 from ballsbins.errors import SecretError
 
 KEY_BYTES = 32
@@ -87,7 +88,7 @@ class Key:
             raise SecretError(
                 f"This seed has {seed.bit_length()} bits, but may have at most {bits}. {advice}"
             )
-        number = validate.integer("seed", seed, 0, 2**bits - 1, advice=advice)
+        number = _check.integer("seed", seed, 0, 2**bits - 1, advice=advice)
         return _restore(hashlib.sha256(encode("seed", number)).digest(), False)
 
     @classmethod
@@ -117,7 +118,7 @@ class Key:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key as hexadecimal digits to a new file of mode 0600; never touch an existing one."""
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            write_new(Path(path), self._secret.hex().encode("ascii") + b"\n")
         except FileExistsError:
             raise SecretError(
                 f"{str(path)!r} exists, and a key file is never overwritten: a lost key cannot be had back. "
@@ -125,17 +126,7 @@ class Key:
             ) from None
         except OSError as error:
             raise SecretError(
-                f"The key file {str(path)!r} cannot be written ({error.strerror}). Choose another path."
-            ) from None
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self._secret.hex().encode("ascii") + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            Path(path).unlink(missing_ok=True)  # half a key file is worse than none
-            raise SecretError(
-                f"The key file {str(path)!r} could not be written whole ({error.strerror}) and was removed. "
+                f"The key file {str(path)!r} cannot be written ({error.strerror}), and nothing of it was left. "
                 "Free some space or choose another path."
             ) from None
 
@@ -264,7 +255,7 @@ def encode(*domain: str | int | bytes) -> bytes:
             parts.append(b"b" + len(part).to_bytes(8, "little") + part)
         else:
             advice = "Give a domain as text, bytes and integers."
-            number = validate.integer("a part of the domain", part, 0, 2**64 - 1, advice=advice)
+            number = _check.integer("a part of the domain", part, 0, 2**64 - 1, advice=advice)
             parts.append(b"i" + number.to_bytes(8, "little"))
     return b"".join(parts)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 
 IndexArray = NDArray[np.uint32 | np.int64]
@@ -38,7 +38,7 @@ def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) 
     Formal guarantee: for independent uniform words a batch of b examples loses a uniformly random subset, up
     to a total variation of b²/2⁶⁵ by ties; whether an example stays depends on its batch alone.
     """
-    limit = validate.integer("max_batch_size", max_batch_size, 1, advice="Give the largest batch that fits.")
+    limit = _check.integer("max_batch_size", max_batch_size, 1, advice="Give the largest batch that fits.")
     if len(words) != len(batch):
         raise InvalidInputError(
             "words",
@@ -55,7 +55,7 @@ def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) 
 
 def pad(batch: IndexArray, size: int) -> PaddedBatch:
     """Fill a batch up to exactly `size` with index −1 and weight 0. The real examples come first."""
-    length = validate.integer("size", size, 1, advice="Give the fixed batch size, usually max_batch_size.")
+    length = _check.integer("size", size, 1, advice="Give the fixed batch size, usually max_batch_size.")
     if len(batch) > length:
         raise InvalidInputError(
             "size",
@@ -75,9 +75,7 @@ def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:
 
     An empty batch gives one empty piece, so that every step has a last piece, at which the noise is added.
     """
-    size = validate.integer(
-        "microbatch_size", microbatch_size, 1, advice="Give the size that fits in memory."
-    )
+    size = _check.integer("microbatch_size", microbatch_size, 1, advice="Give the size that fits in memory.")
     return [batch[begin : begin + size] for begin in range(0, max(len(batch), 1), size)]
 
 
@@ -87,7 +85,7 @@ def split_padded(batch: PaddedBatch, microbatch_size: int) -> list[PaddedBatch]:
     The number and shape of the pieces are then public, whatever the batch holds.
     """
     advice = f"Choose a divisor of the padded size {len(batch.indices)}, or pad to a multiple of it."
-    size = validate.integer("microbatch_size", microbatch_size, 1, advice=advice)
+    size = _check.integer("microbatch_size", microbatch_size, 1, advice=advice)
     if len(batch.indices) % size:
         raise InvalidInputError("microbatch_size", size, f"a divisor of {len(batch.indices)}", advice)
     return [
@@ -108,6 +106,6 @@ def rank_slice(batch: IndexArray, rank: int, world_size: int) -> IndexArray:
 
 def check_rank(rank: int, world_size: int) -> tuple[int, int]:
     """Return both as plain integers if 0 ≤ rank < world_size."""
-    ranks = validate.integer("world_size", world_size, 1, advice="Give the number of processes that train.")
+    ranks = _check.integer("world_size", world_size, 1, advice="Give the number of processes that train.")
     advice = f"Ranks count from 0 to world_size − 1 = {ranks - 1}."
-    return validate.integer("rank", rank, 0, ranks - 1, advice=advice), ranks
+    return _check.integer("rank", rank, 0, ranks - 1, advice=advice), ranks

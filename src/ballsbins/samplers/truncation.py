@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler, check_epoch
 from ballsbins.samplers.identities import KeyedHash, check_identities
@@ -37,7 +37,7 @@ class TruncatingSampler(Sampler):
         super().__post_init__()
         if self.max_batch_size is not None:
             advice = "Give the largest batch that fits, or None for no limit."
-            size = validate.integer("max_batch_size", self.max_batch_size, 1, MAX_EXAMPLES, advice=advice)
+            size = _check.integer("max_batch_size", self.max_batch_size, 1, MAX_EXAMPLES, advice=advice)
             object.__setattr__(self, "max_batch_size", size)
             if self.num_examples is None:
                 raise InvalidInputError(
@@ -48,7 +48,7 @@ class TruncatingSampler(Sampler):
                 )
         if self.num_examples is not None:
             advice = "Give the number of examples in the data set, or None where max_batch_size is None."
-            number = validate.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
+            number = _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
             object.__setattr__(self, "num_examples", number)
 
     def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:

@@ -8,8 +8,6 @@ from the key and the step.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins._files import replacing
 from ballsbins.errors import DataError, InvalidInputError
 
 SCHEMA = 2
@@ -31,31 +30,13 @@ def save(path: Path, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) 
     named: dict[str, Any] = {f"array_{number:03d}": array for number, array in enumerate(arrays)}
     named[_HEADER] = np.frombuffer(text.encode(), np.uint8)
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise DataError(
-            f"{str(path)!r} cannot be written ({error.strerror}). Choose another place."
-        ) from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with replacing(path) as file:
             np.savez(file, **named)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)  # the new name, too, must survive
-        finally:
-            os.close(directory)
     except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise DataError(
-            f"{str(path)!r} could not be written ({error.strerror}); what was there before is whole. "
-            "Free some space, then resume."
+            f"{str(path)!r} cannot be written ({error.strerror}); what was there before is whole. "
+            "Free some space, then resume; or choose another place."
         ) from None
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:

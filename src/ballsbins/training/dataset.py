@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
 from ballsbins.errors import InvalidInputError
 
 Split = Literal["train", "validation", "test"]
@@ -50,7 +50,7 @@ class Features:
                 _PREPARE,
             )
         for name, buckets in self.categories:
-            validate.integer(
+            _check.integer(
                 f"the number of buckets of {name!r}",
                 buckets,
                 2,
@@ -125,7 +125,7 @@ class Dataset:
 
     def examples(self, split: Split) -> Examples:
         """Read a whole split into memory: 4 bytes a value."""
-        parquet = extras.load("pyarrow.parquet", feature="Reading a data set", extra="data")
+        parquet = _extras.load("pyarrow.parquet", feature="Reading a data set", extra="data")
         size = self.num_examples(split)
         columns = [LABEL, *self.features.names]
         labels = np.empty(size, np.float32)
@@ -225,7 +225,7 @@ def _from_description(directory: Path, saved: Any) -> Dataset:
         bound = f"among {', '.join(SPLITS)}, with train"
         raise InvalidInputError(f"the splits of {file}", sorted(saved["splits"]), bound, _PREPARE)
     for split, size in saved["splits"].items():
-        validate.integer(f"the size of {split} in {file}", size, 0, advice=_PREPARE)
+        _check.integer(f"the size of {split} in {file}", size, 0, advice=_PREPARE)
     return Dataset(
         directory,
         Features(tuple(saved["integers"]), tuple(saved["categories"].items())),

@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.noise import SCALE
 
@@ -86,12 +86,12 @@ class Grid:
         advice = (
             "Without noise there is no grid, and nothing can be claimed: state a noise multiplier above 0."
         )
-        validate.real("noise_multiplier", self.noise_multiplier, 0.0, open_left=True, advice=advice)
+        _check.real("noise_multiplier", self.noise_multiplier, 0.0, open_left=True, advice=advice)
         advice = "It is the largest norm of one example's gradient."
-        validate.real("clip_norm", self.clip_norm, 0.0, open_left=True, advice=advice)
-        validate.integer("the most examples of a step", self.rows, 1, advice="A step has at least one.")
+        _check.real("clip_norm", self.clip_norm, 0.0, open_left=True, advice=advice)
+        _check.integer("the most examples of a step", self.rows, 1, advice="A step has at least one.")
         advice = "Norms of longer gradients are not proved to be right: train fewer parameters."
-        validate.integer(
+        _check.integer(
             "the number of parameters", self.dense + self.scattered, 1, _MOST_COORDINATES, advice=advice
         )
         largest = self.rows * SCALE / self.noise_multiplier

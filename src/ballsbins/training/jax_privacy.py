@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.dp_events import MechanismDpEvent
 from ballsbins.errors import InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
@@ -66,7 +66,7 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
     def __post_init__(self) -> None:
         """Validate, once."""
         advice = "Give the number of steps already taken."
-        validate.integer("start", self.start, 0, self.mechanism.total_steps, advice=advice)
+        _check.integer("start", self.start, 0, self.mechanism.total_steps, advice=advice)
 
     @property
     def run(self) -> str | None:
@@ -122,8 +122,8 @@ def execution_plan(
     require_right_noise()
     secret = as_key(key).for_run()
     advice = "It is the largest norm of one example's gradient."
-    clip = validate.real("clip_norm", clip_norm, 0.0, open_left=True, advice=advice)
-    count = validate.integer("num_examples", num_examples, 1, advice="Count the training examples.")
+    clip = _check.real("clip_norm", clip_norm, 0.0, open_left=True, advice=advice)
+    count = _check.integer("num_examples", num_examples, 1, advice="Count the training examples.")
     expected = count / mechanism.sampler.steps
 
     batches = MechanismBatches(mechanism, secret, padded_to, start)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.noise import SCALE, rounded_normals
 from ballsbins.samplers import Key
@@ -68,7 +68,7 @@ class Model:
         """Validate, once."""
         widths = (self.embedding_dim, *self.hidden)
         for width in widths:
-            validate.integer("a width of the model", width, 1, advice="Layers have at least one unit.")
+            _check.integer("a width of the model", width, 1, advice="Layers have at least one unit.")
         if self.num_rows >= 2**31:
             advice = "Rows are counted in 32 bits: use fewer buckets."
             raise InvalidInputError("the number of all buckets", self.num_rows, "below 2³¹", advice)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
 
@@ -57,7 +57,7 @@ def read_history(path: Path) -> History:
 
 
 def _load(path: Path) -> Any:
-    torch = extras.load("torch", feature="Reading an Opacus checkpoint", extra="torch")
+    torch = _extras.load("torch", feature="Reading an Opacus checkpoint", extra="torch")
     try:
         # weights_only: plain data and tensors. Anything else in a pickle could run code.
         with warnings.catch_warnings():
@@ -98,7 +98,7 @@ def _mechanism_as_run(state: Mapping[str, Any], steps: int, path: Path) -> Mecha
 
 def steps_an_epoch(sample_rate: float) -> int:
     """T, of which Opacus keeps 1/T; a rate that is no such fraction is refused, not rounded."""
-    rate = validate.real(
+    rate = _check.real(
         "the sample rate of this checkpoint", sample_rate, 0.0, 1.0, open_left=True, advice=_OTHERWISE
     )
     steps = round(1.0 / rate)

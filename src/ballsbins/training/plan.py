@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.calibration import PENALTY_SHARE, with_max_batch_size
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
@@ -53,15 +53,15 @@ class Plan:
             advice = "Use one such as BallsAndBins(steps=1000)."
             raise InvalidInputError("sampler", self.sampler, "a sampler", advice)
         advice = "It is the standard deviation of the noise divided by the clip norm; 0 is without privacy."
-        sigma = validate.real("noise_multiplier", self.noise_multiplier, 0.0, advice=advice)
+        sigma = _check.real("noise_multiplier", self.noise_multiplier, 0.0, advice=advice)
         advice = "State how often the data is passed."
-        epochs = validate.integer("epochs", self.epochs, 1, 10**9, advice=advice)
+        epochs = _check.integer("epochs", self.epochs, 1, 10**9, advice=advice)
         advice = "The paper tries 0.0001 to 0.01."
-        rate = validate.real("learning_rate", self.learning_rate, 0.0, open_left=True, advice=advice)
+        rate = _check.real("learning_rate", self.learning_rate, 0.0, open_left=True, advice=advice)
         clip = self.clip_norm
         if clip is not None:
             advice = "It is the largest norm of one example's gradient; the paper tries 1 to 1000."
-            clip = validate.real("clip_norm", clip, 0.0, open_left=True, advice=advice)
+            clip = _check.real("clip_norm", clip, 0.0, open_left=True, advice=advice)
         elif sigma > 0.0:
             advice = "Noise protects nobody whose gradient is not clipped: state clip_norm."
             raise InvalidInputError("clip_norm", None, "given where noise_multiplier is", advice)
@@ -107,7 +107,7 @@ class Plan:
         """The number of rows of every batch, padding included: public."""
         steps = self.sampler.steps
         advice = "Every step should have an example to expect: use fewer steps, that is larger batches."
-        validate.integer("the number of training examples", num_examples, steps, advice=advice)
+        _check.integer("the number of training examples", num_examples, steps, advice=advice)
         largest = self.sampler.largest_batch(num_examples)
         assert largest is not None  # as checked above
         return min(largest, num_examples)

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ballsbins._files import write_text
 from ballsbins.engines import BatchFiles
 from ballsbins.errors import SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
-from ballsbins.report.card import write_atomically
 from ballsbins.samplers import Key, as_key
 from ballsbins.training import checkpoint
 from ballsbins.training._jax import jax, jnp
@@ -164,7 +164,7 @@ def train(
         card = run.card(mechanism, delta, metrics, data.not_covered)
         if directory is not None:
             card.write(directory / CARD)
-            write_atomically(directory / STATEMENT, card.statement().markdown() + "\n")
+            write_text(directory / STATEMENT, card.statement().markdown() + "\n")
     return Result(plan, model, parameters, run.steps, metrics, card)
 
 

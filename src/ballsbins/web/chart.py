@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.web.markup import DASHES
 
 FEATURE, EXTRA = "The web page", "web"
@@ -13,21 +13,21 @@ _HEIGHT = 380
 
 def library() -> str:
     """BokehJS, out of the installed Python package: no other machine is asked for it."""
-    resources = extras.load("bokeh.resources", feature=FEATURE, extra=EXTRA)
+    resources = _extras.load("bokeh.resources", feature=FEATURE, extra=EXTRA)
     (source,) = resources.Resources(mode="inline", components=["bokeh"], log_level="error").js_raw[:1]
     return str(source)
 
 
 def version() -> str:
     """Of Bokeh."""
-    return str(extras.load("bokeh", feature=FEATURE, extra=EXTRA).__version__)
+    return str(_extras.load("bokeh", feature=FEATURE, extra=EXTRA).__version__)
 
 
 def figure_json(inks: list[int]) -> str:
     """A figure with one line and band for each number of a colour, as BokehJS reads it."""
-    plotting = extras.load("bokeh.plotting", feature=FEATURE, extra=EXTRA)
-    models = extras.load("bokeh.models", feature=FEATURE, extra=EXTRA)
-    embed = extras.load("bokeh.embed", feature=FEATURE, extra=EXTRA)
+    plotting = _extras.load("bokeh.plotting", feature=FEATURE, extra=EXTRA)
+    models = _extras.load("bokeh.models", feature=FEATURE, extra=EXTRA)
+    embed = _extras.load("bokeh.embed", feature=FEATURE, extra=EXTRA)
     figure = plotting.figure(
         name="figure",
         height=_HEIGHT,

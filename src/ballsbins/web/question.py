@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.cli import options
 from ballsbins.cli.options import SamplerName
 from ballsbins.errors import InvalidInputError
@@ -94,14 +94,8 @@ def question_from(query: Mapping[str, str]) -> Question:
             max_batch_size=read.get("max-batch-size") if bins or name is SamplerName.POISSON else None,
         )
     fields = tuple((name, text) for name, text in given.items() if name != "fixed-bins" or fixed)
-    delta = validate.real(
-        "delta",
-        read["delta"],
-        0.0,
-        1.0,
-        open_left=True,
-        open_right=True,
-        advice="It is a probability; common choices are below 1 / number of examples.",
+    delta = _check.delta(
+        read["delta"], advice="It is a probability; common choices are below 1 / number of examples."
     )
     target = cast("float | None", read.get("epsilon"))
     return Question(mechanisms, delta, target, read.get("examples"), derived, fields)

@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
 from ballsbins.errors import InvalidInputError
 from ballsbins.web import chart
 from ballsbins.web.guard import is_loopback
@@ -17,8 +17,8 @@ from ballsbins.web.guard import is_loopback
 
 def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) -> None:
     """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal."""
-    uvicorn = extras.load("uvicorn", feature=chart.FEATURE, extra=chart.EXTRA)
-    extras.load("starlette", feature=chart.FEATURE, extra=chart.EXTRA)
+    uvicorn = _extras.load("uvicorn", feature=chart.FEATURE, extra=chart.EXTRA)
+    _extras.load("starlette", feature=chart.FEATURE, extra=chart.EXTRA)
     with bind(host, port) as listening:
         from ballsbins.web import routes
 
@@ -49,9 +49,7 @@ def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) ->
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; whatever is in the way is said in words."""
-    number = validate.integer(
-        "--port", port, 0, 65535, advice="Leave it out, or 0, to have a free one chosen."
-    )
+    number = _check.integer("--port", port, 0, 65535, advice="Leave it out, or 0, to have a free one chosen.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
     except OSError:

@@ -35,7 +35,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accounting.curve import Array
 
 _HALVINGS = 75
@@ -45,7 +45,7 @@ _TINIEST = 1e-22  # of u: below it p and q agree to rounding
 
 def error_probability(value: float) -> float:
     """Check β."""
-    return validate.real(
+    return _check.real(
         "error_probability",
         value,
         0.0,

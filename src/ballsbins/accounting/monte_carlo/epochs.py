@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accounting.monte_carlo.pairs import Losses, LossSampler
 from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.errors import InvalidInputError
@@ -28,7 +28,7 @@ class Epochs:
 
     def __post_init__(self) -> None:
         """Refuse events."""
-        validate.integer("epochs", self.epochs, 1, advice="State how often the data is passed.")
+        _check.integer("epochs", self.epochs, 1, advice="State how often the data is passed.")
         if self.epochs > 1 and math.isfinite(self.one.least_epsilon):
             raise InvalidInputError(
                 "sampler",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.errors import MissingExtraError
 
 _WORTH_IT = 3e8  # numbers, about three seconds of the NumPy path
@@ -40,7 +40,7 @@ def forget() -> None:
 def compile_now() -> tuple[Callable[..., None], Callable[..., None]] | None:
     """Compile them, or None without numba."""
     try:
-        numba = extras.load("numba", feature="Compiled order statistics", extra="parallel")
+        numba = _extras.load("numba", feature="Compiled order statistics", extra="parallel")
     except MissingExtraError:
         return None
     return numba.njit(_partial_sums), numba.njit(_weighted_sums)

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval, Kind
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
@@ -73,17 +73,17 @@ class MonteCarlo:
 
     def __post_init__(self) -> None:
         """Validate, once."""
-        validate.integer(
+        _check.integer(
             "samples",
             self.samples,
             1,
             10**15,
             advice="More samples make the bounds tighter; start with 100000.",
         )
-        validate.integer("seed", self.seed, 0, advice="Any integer; one seed gives one answer.")
-        validate.integer("workers", self.workers, 1, advice="State the number of processes to use.")
+        _check.integer("seed", self.seed, 0, advice="Any integer; one seed gives one answer.")
+        _check.integer("workers", self.workers, 1, advice="State the number of processes to use.")
         confidence.error_probability(self.error_probability)
-        validate.real("looseness", self.looseness, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
+        _check.real("looseness", self.looseness, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
         for name, value, allowed in (
             ("sampler", self.sampler, KINDS),
             ("bound", self.bound, ("auto", "kl", "bernstein")),

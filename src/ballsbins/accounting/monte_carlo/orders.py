@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.accounting.curve import Array
 from ballsbins.errors import InvalidInputError
 
@@ -83,8 +83,8 @@ def looseness(orders: Orders, draws: int, sigma: float) -> float:
 
 def automatic(draws: int, sigma: float, loose: float = 1e-2) -> Orders:
     """The coarsest evenly growing list whose `looseness` is within what is stated."""
-    validate.integer("draws", draws, 1, advice="There must be something to order.")
-    validate.real("looseness", loose, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
+    _check.integer("draws", draws, 1, advice="There must be something to order.")
+    _check.real("looseness", loose, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
     ratio = 2.0
     while True:
         k = spaced(draws, ratio)

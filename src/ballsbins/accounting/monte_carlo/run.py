@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
 from ballsbins.accounting.curve import Array, Interval
 from ballsbins.accounting.monte_carlo import confidence
 from ballsbins.accounting.monte_carlo.confidence import log_bet_lower, log_bet_upper
@@ -155,8 +155,8 @@ def run(
     state: StateFile | None = None,
 ) -> list[Outcome]:
     """Draw all jobs side by side, so that Ctrl-C, which returns what there is, finds something of each."""
-    validate.integer("seed", seed, 0, advice="Any integer; one seed gives one answer.")
-    validate.integer("workers", workers, 1, advice="State the number of processes to use.")
+    _check.integer("seed", seed, 0, advice="Any integer; one seed gives one answer.")
+    _check.integer("workers", workers, 1, advice="State the number of processes to use.")
     running = [_Running(job, seed, state) for job in jobs]
     saved = time.monotonic()
     tasks = heapq.merge(*(one.tasks(k) for k, one in enumerate(running)))
@@ -188,7 +188,7 @@ class _Running:
     """A job, what it has, and how to go on."""
 
     def __init__(self, job: Job, seed: int, state: StateFile | None) -> None:
-        validate.integer("samples", job.samples, 1, 10**15, advice="More samples make the bounds tighter.")
+        _check.integer("samples", job.samples, 1, 10**15, advice="More samples make the bounds tighter.")
         self.size = block_size(job.sampler)
         self.job, self.blocks = job, -(-job.samples // self.size)
         if state is not None and type(job.sampler).__repr__ is object.__repr__:
@@ -251,7 +251,7 @@ def _drawn(
         for _, k, first, last in tasks:
             yield k, last, draw_blocks(jobs[k], seed, first, last)
         return
-    joblib = extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
+    joblib = _extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
     sent: deque[tuple[int, int]] = deque()  # never the whole plan, which may be long
 
     def calls() -> Iterator[Any]:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import os
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ballsbins._files import replacing
 from ballsbins.accounting.monte_carlo.estimate import Lattice, Tally
 from ballsbins.errors import InvalidInputError
 
@@ -146,18 +148,13 @@ class StateFile:
         self._write(buffer.getvalue())
 
     def _write(self, content: bytes) -> None:
-        """Replace the file; nothing is written if there is no content."""
-        beside = self.path.with_name(f".{self.path.name}.{os.getpid()}.new")
+        """Replace the file; without content, see only whether it can be written."""
         try:
-            with beside.open("wb") as file:
+            if not content:
+                tempfile.TemporaryFile(dir=self.path.parent).close()
+                return
+            with replacing(self.path, mode=None) as file:
                 file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if content:
-                beside.replace(self.path)
-            beside.unlink(missing_ok=True)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink()
             bound = f"a file that can be written ({error.strerror})"
             raise InvalidInputError("state", str(self.path), bound, "Name another file.") from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ballsbins._extras import load
 from ballsbins.engines.assign import assignment_schema, checked_epochs, require_numbered
 from ballsbins.engines.manifest import Manifest, stored_epoch
 from ballsbins.engines.placement import placement_for
@@ -20,7 +21,6 @@ from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.spark.job import batches_per_file, run
 from ballsbins.engines.workspace import new_file
-from ballsbins.extras import load
 from ballsbins.samplers import BallsAndBins, Key
 
 if TYPE_CHECKING:

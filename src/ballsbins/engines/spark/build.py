@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ballsbins._files import write_new
 from ballsbins.engines.manifest import MANIFEST_NAME, OFFSETS_NAME, Manifest, part_name, stored_epoch
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Report, Reporter
 from ballsbins.engines.runs import begin_epoch
 from ballsbins.engines.spark.job import batches_per_file, run
-from ballsbins.engines.workspace import new_epoch, write_whole
+from ballsbins.engines.workspace import new_epoch
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 
@@ -59,5 +60,5 @@ def _publish(written: list[Written], manifest: Manifest, made: Path) -> None:
     sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
     content = io.BytesIO()
     np.save(content, np.concatenate(([0], np.cumsum(sizes))))
-    write_whole(made / OFFSETS_NAME, content.getvalue())
-    write_whole(made / MANIFEST_NAME, manifest.to_json().encode("utf-8"))
+    write_new(made / OFFSETS_NAME, content.getvalue())
+    write_new(made / MANIFEST_NAME, manifest.to_json().encode("utf-8"))

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ballsbins import validate
+from ballsbins import _check
+from ballsbins._extras import load
 from ballsbins.engines.manifest import Manifest
 from ballsbins.engines.plan import Plan
 from ballsbins.engines.progress import Reporter
 from ballsbins.engines.spark.session import broadcast, ship, what_failed
 from ballsbins.errors import DataError
-from ballsbins.extras import load
 from ballsbins.samplers import Key
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def batches_per_file(plan: Plan, session: SparkSession, parts: int | None) -> int:
     """Batches in one part: for so many parts, or for one for each core, and more where they would grow too large."""
     wanted = session.sparkContext.defaultParallelism if parts is None else parts
-    number = validate.integer("parts", wanted, 1, advice="State how many files an epoch is cut into.")
+    number = _check.integer("parts", wanted, 1, advice="State how many files an epoch is cut into.")
     even = -(-plan.sampler.steps // number)
     return even if parts is not None else min(even, plan.batches_per_file)
 

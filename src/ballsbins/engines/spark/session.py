@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ballsbins
+from ballsbins._extras import load
 from ballsbins.errors import BallsBinsError, InvalidInputError
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sql
 
+from ballsbins._extras import load
 from ballsbins.engines.identity import IdentityColumn
 from ballsbins.engines.inputs import File, Inputs, naming
 from ballsbins.errors import DataError, InvalidInputError
-from ballsbins.extras import load
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.errors import InvalidInputError
 from ballsbins.training.criteo.formats import Format
 from ballsbins.training.criteo.hashing import MISSING_ID, bucket_ids
@@ -30,9 +30,9 @@ class Encoder:
     def __init__(self, form: Format, buckets: Mapping[str, int], salt: str | None, bad: BadLines) -> None:
         """Load what is needed."""
         self._form, self._buckets, self._salt, self._bad = form, buckets, salt, bad
-        self._arrow = extras.load("pyarrow", feature="Preparing data", extra="data")
-        self._csv = extras.load("pyarrow.csv", feature="Preparing data", extra="data")
-        self._compute = extras.load("pyarrow.compute", feature="Preparing data", extra="data")
+        self._arrow = _extras.load("pyarrow", feature="Preparing data", extra="data")
+        self._csv = _extras.load("pyarrow.csv", feature="Preparing data", extra="data")
+        self._compute = _extras.load("pyarrow.compute", feature="Preparing data", extra="data")
 
     def encode(self, block: Block) -> tuple[Any, NDArray[np.int64]]:
         """The table of the block's lines, and their numbers."""

@@ -10,8 +10,6 @@ seed, and a longer one begins with the rows of a shorter one.
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
+from ballsbins._files import replacing
 from ballsbins.errors import InvalidInputError
 from ballsbins.training.criteo.formats import DISPLAY_ADS, Format
 from ballsbins.training.criteo.lines import Progress
@@ -55,22 +54,20 @@ def generate(
 ) -> Generated:
     """Write a file of this format; gzip if its name ends in .gz. It appears whole or not at all."""
     target = Path(path)
-    rows = validate.integer(
+    rows = _check.integer(
         "num_examples", num_examples, 1, _MAX_ROWS, advice="Give the number of lines to write."
     )
-    validate.integer("seed", seed, 0, 2**63 - 1, advice="The same seed gives the same file.")
+    _check.integer("seed", seed, 0, 2**63 - 1, advice="The same seed gives the same file.")
     if target.exists() or not target.parent.is_dir():
         raise InvalidInputError(
             "the output file", str(path), "a new file in a directory that exists",
             "Nothing is overwritten: choose another path, or remove it.",
         )  # fmt: skip
-    csv = extras.load("pyarrow.csv", feature="Generating data", extra="data")
+    csv = _extras.load("pyarrow.csv", feature="Generating data", extra="data")
     options = csv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
     positives, judged = 0, []
-    partial: str | None = None
     try:
-        descriptor, partial = tempfile.mkstemp(prefix=f".{target.name}.partial-", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as raw:
+        with replacing(target, mode=0o644) as raw:
             # No name and no time in the header: the same seed gives the same bytes.
             file: IO[bytes] = gzip.GzipFile("", "wb", 5, raw, 0) if target.suffix == ".gz" else raw  # type: ignore[assignment]
             for chunk in range(-(-rows // _CHUNK)):
@@ -84,17 +81,11 @@ def generate(
                     progress("generating", begin + len(labels), rows)
             if file is not raw:
                 file.close()
-        os.chmod(partial, 0o644)
-        os.rename(partial, target)
-    except BaseException as error:
-        if partial is not None:
-            Path(partial).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InvalidInputError(
-                "the output file", str(path), f"one that can be written ({error.strerror})",
-                "Free some space or choose another place; what was begun has been removed.",
-            ) from None  # fmt: skip
-        raise
+    except OSError as error:
+        raise InvalidInputError(
+            "the output file", str(path), f"one that can be written ({error.strerror})",
+            "Free some space or choose another place; what was begun has been removed.",
+        ) from None  # fmt: skip
     return Generated(target, rows, positives, _auc(judged))
 
 
@@ -102,7 +93,7 @@ def _rows(
     form: Format, seed: int, chunk: int, count: int
 ) -> tuple[Any, NDArray[np.bool_], NDArray[np.float64]]:
     """One chunk as a table of text and numbers, with its labels and true log-odds."""
-    arrow = extras.load("pyarrow", feature="Generating data", extra="data")
+    arrow = _extras.load("pyarrow", feature="Generating data", extra="data")
     random = np.random.default_rng([seed, chunk])
     columns: dict[str, Any] = {}
     clicks = form is DISPLAY_ADS
@@ -135,7 +126,7 @@ def _outcomes(
     random: np.random.Generator, labels: NDArray[np.bool_], chunk: int, count: int
 ) -> dict[str, Any]:
     """The columns of sponsored search that are no hashes; −1 is what the file has where there was no sale."""
-    arrow = extras.load("pyarrow", feature="Generating data", extra="data")
+    arrow = _extras.load("pyarrow", feature="Generating data", extra="data")
     price = np.round(np.exp(random.normal(3.0, 1.0, _CHUNK)), 2)
     delay = random.integers(60, 30 * 86_400, _CHUNK)
     time = _FIRST_CLICK + (chunk * _CHUNK + np.arange(_CHUNK)) // 2 % _DAYS
@@ -157,8 +148,8 @@ def _category(
     absent: NDArray[np.bool_],
     count: int,
 ) -> Any:
-    arrow = extras.load("pyarrow", feature="Generating data", extra="data")
-    compute = extras.load("pyarrow.compute", feature="Generating data", extra="data")
+    arrow = _extras.load("pyarrow", feature="Generating data", extra="data")
+    compute = _extras.load("pyarrow.compute", feature="Generating data", extra="data")
     absence = arrow.array(absent[:count])
     if form is DISPLAY_ADS:
         return compute.if_else(absence, None, _hex(words[:count, None], 8, b"0123456789abcdef"))
@@ -177,7 +168,7 @@ def _category(
 
 def _hex(words: NDArray[np.uint64], width: int, digits: bytes) -> Any:
     """Texts of `width` hexadecimal digits from rows of 64-bit words."""
-    arrow = extras.load("pyarrow", feature="Generating data", extra="data")
+    arrow = _extras.load("pyarrow", feature="Generating data", extra="data")
     raw = np.ascontiguousarray(words.astype("<u8")).view(np.uint8)[:, : width // 2]
     table = np.frombuffer(digits, np.uint8)
     text = np.stack([table[raw >> 4], table[raw & 15]], axis=2).reshape(-1)

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import extras, validate
+from ballsbins import _check, _extras
 from ballsbins.errors import InvalidInputError
 from ballsbins.training.criteo import vocabulary
 from ballsbins.training.criteo.encode import INTEGER_RULE, Encoder
@@ -62,7 +62,7 @@ def prepare(
     _check_choice("categories", categories, get_args(Categories))
     _check_choice("on_bad_line", on_bad_line, get_args(BadLinePolicy))
     buckets = _buckets(form, max_buckets)
-    validate.integer("seed", seed, 0, 2**64 - 1, advice="It decides the random split, and is public.")
+    _check.integer("seed", seed, 0, 2**64 - 1, advice="It decides the random split, and is public.")
     if target.exists():
         raise InvalidInputError(
             "the output directory", str(out), "one that does not exist",
@@ -123,8 +123,8 @@ class _Writers:
     """Parquet files of each split; a new file after about a million rows, so that engines can share them out."""
 
     def __init__(self, directory: Path, splits: list[str]) -> None:
-        self._arrow = extras.load("pyarrow", feature="Preparing data", extra="data")
-        self._parquet = extras.load("pyarrow.parquet", feature="Preparing data", extra="data")
+        self._arrow = _extras.load("pyarrow", feature="Preparing data", extra="data")
+        self._parquet = _extras.load("pyarrow.parquet", feature="Preparing data", extra="data")
         self._directory = directory
         self._open_files: dict[str, Any] = {}
         self.sizes = dict.fromkeys(splits, 0)
@@ -180,8 +180,8 @@ def _apply_vocabularies(
     scratch: Path, form: Format, buckets: Mapping[str, int], progress: Progress | None
 ) -> dict[str, int]:
     """Rewrite the staged texts as ids; returns the sizes of the tables."""
-    arrow = extras.load("pyarrow", feature="Preparing data", extra="data")
-    parquet = extras.load("pyarrow.parquet", feature="Preparing data", extra="data")
+    arrow = _extras.load("pyarrow", feature="Preparing data", extra="data")
+    parquet = _extras.load("pyarrow.parquet", feature="Preparing data", extra="data")
     train = sorted((scratch / "train").glob("*.parquet"))
     spill = scratch / "spill"
     vocabularies = {}
@@ -248,7 +248,7 @@ def _buckets(form: Format, max_buckets: int | None) -> dict[str, int]:
     if max_buckets is None:
         return dict(form.buckets)
     advice = "It limits the rows of every embedding table; leave it out for the sizes of the paper."
-    limit = validate.integer("max_buckets", max_buckets, 3, 2**31 - 1, advice=advice)
+    limit = _check.integer("max_buckets", max_buckets, 3, 2**31 - 1, advice=advice)
     return {name: min(limit, size) for name, size in form.buckets.items()}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins import extras
+from ballsbins import _extras
 from ballsbins.training.criteo.hashing import MISSING_ID
 
 UNKNOWN_ID = 1  # rare values, and those that the training part does not have
@@ -25,7 +25,7 @@ class Vocabulary:
     def __init__(self, values: Any) -> None:
         """Take a pyarrow array of distinct binary values."""
         self._values = values
-        self._compute = extras.load("pyarrow.compute", feature="Preparing data", extra="data")
+        self._compute = _extras.load("pyarrow.compute", feature="Preparing data", extra="data")
 
     @property
     def buckets(self) -> int:
@@ -46,8 +46,8 @@ def build(files: list[Path], name: str, max_buckets: int, scratch: Path) -> Voca
 
     DuckDB groups on disk where memory does not suffice.
     """
-    duckdb = extras.load("duckdb", feature="A vocabulary", extra="data")
-    arrow = extras.load("pyarrow", feature="A vocabulary", extra="data")
+    duckdb = _extras.load("duckdb", feature="A vocabulary", extra="data")
+    arrow = _extras.load("pyarrow", feature="A vocabulary", extra="data")
     with duckdb.connect(config={"temp_directory": str(scratch), "preserve_insertion_order": False}) as engine:
         rows = engine.sql(
             f'SELECT "{name}" FROM read_parquet(?) WHERE "{name}" IS NOT NULL GROUP BY 1 ORDER BY count(*) DESC, 1 '

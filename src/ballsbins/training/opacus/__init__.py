@@ -1,8 +1,8 @@
 """Training in PyTorch with Opacus on the batches of a Mechanism: `make_private`."""
 
-from ballsbins import extras
+from ballsbins import _extras
 
-extras.load("opacus", feature="Training in PyTorch", extra="torch")
+_extras.load("opacus", feature="Training in PyTorch", extra="torch")
 
 from ballsbins.training.opacus.accountant import BallsBinsAccountant  # noqa: E402
 from ballsbins.training.opacus.loader import BallsBinsLoader  # noqa: E402

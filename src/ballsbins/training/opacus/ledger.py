@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ballsbins._files import sync
 from ballsbins.errors import DataError, RunError
 from ballsbins.mechanism import Mechanism
 
@@ -246,11 +247,7 @@ class Ledger:
             self._size = content.rfind(b"\n") + 1
             os.ftruncate(descriptor, self._size)  # half a line
         if new:  # the name of a new file must reach the disk too
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync(self.path.parent)
         return descriptor
 
     def _unusable(self, verb: str, error: OSError) -> DataError:

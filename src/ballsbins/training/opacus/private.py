@@ -15,7 +15,7 @@ from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise.known_answers import require_right_noise
@@ -87,7 +87,7 @@ def make_private(
     require_right_noise()
     _check_fingerprint(data_fingerprint)
     _check_lost_steps(lost_steps, ledger)
-    clip_norm = validate.real(
+    clip_norm = _check.real(
         "max_grad_norm", max_grad_norm, 0.0, open_left=True, advice="It is the norm to clip gradients to."
     )
     num_examples = _size(dataset, mechanism)
@@ -232,7 +232,7 @@ def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
             "one with a length and examples by index",
             "Batches name examples by their index, so a data set that only iterates cannot be batched.",
         )
-    return validate.integer(
+    return _check.integer(
         "the number of examples in the data set",
         len(dataset),
         mechanism.sampler.steps,

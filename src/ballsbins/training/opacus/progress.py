@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ballsbins import validate
+from ballsbins import _check
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
 
@@ -97,7 +97,7 @@ class Progress:
             )
         advice = "Load it into a mechanism with at least as many epochs as were run."
         found = {
-            name: validate.integer(f"{name} of this checkpoint", state.get(name), 0, most, advice=advice)
+            name: _check.integer(f"{name} of this checkpoint", state.get(name), 0, most, advice=advice)
             for name, most in (
                 ("steps_taken", self.total_steps),
                 ("repeats", None),

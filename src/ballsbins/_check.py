@@ -1,10 +1,10 @@
-"""Checks of single values, used once at every construction."""
+"""Checks of single values and of saved fields, used once at every construction."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ballsbins.errors import InvalidInputError
@@ -15,6 +15,25 @@ def mapping(name: str, value: Any, *, advice: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidInputError(name, value, "an object with fields by name", advice)
     return value
+
+
+def fields(
+    what: str,
+    saved: Mapping[str, Any],
+    wanted: Collection[str],
+    *,
+    advice: str = "Nothing is guessed: add what is missing and remove what is unknown.",
+) -> dict[str, Any]:
+    """Return the fields of a saved object, which must be exactly those that are wanted."""
+    if set(saved) != set(wanted):
+        found = sorted(map(str, saved))
+        raise InvalidInputError(f"the set of fields of {what}", found, f"{sorted(wanted)}", advice)
+    return dict(saved)
+
+
+def delta(value: Any, *, advice: str = "Usually below 1 / number of examples.") -> float:
+    """Return `value` as a δ: a probability strictly between 0 and 1."""
+    return real("delta", value, 0.0, 1.0, open_left=True, open_right=True, advice=advice)
 
 
 def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, advice: str) -> int:
