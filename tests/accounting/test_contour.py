@@ -61,7 +61,7 @@ def test_puts(steps, sigma):
     served = 0
     for k in (0, 25, 40, 50):
         for step in (0.1, 0.3):  # the wide one does not resolve much, and has to say so
-            contour = PutContour(curve.basket, strikes[k : k + 1], step)
+            contour = PutContour.through(curve.basket, strikes[k : k + 1], step)[0]
             served += check(contour(strikes), value, width)
     assert served >= 3
 

@@ -176,7 +176,7 @@ class ComposedCurve:
 
     def _look(self) -> list[Look]:
         if not self._looks:
-            self._looks = [Look(curve) for curve, _ in self.parts]
+            self._looks = [Look.above(curve) for curve, _ in self.parts]
             self._settle(-60.0)
         return self._looks
 

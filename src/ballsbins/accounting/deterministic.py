@@ -57,7 +57,7 @@ def mills_difference(x: Array, s: float) -> Array:
     close = far > 0.75 * near
     if close.any():
         t = x[close, None] + 0.5 * s * (1 + _NODES)
-        difference[close] = 0.5 * s * (_mills_slope(t) @ _WEIGHTS)
+        difference[close] = 0.5 * s * np.vecdot(_mills_slope(t), _WEIGHTS)
     return difference
 
 

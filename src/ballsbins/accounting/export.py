@@ -48,7 +48,7 @@ def privacy_loss_distribution(
 
 
 def _pairs(curve: Curve, h: float) -> tuple[Pair, Pair]:
-    look = Look(curve)
+    look = Look.above(curve)
     far = look.reach(ADD, TAIL), look.reach(REMOVE, TAIL)
     if sum(far) / h > _MOST_POINTS:
         raise AccuracyError(

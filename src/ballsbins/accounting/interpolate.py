@@ -50,7 +50,8 @@ def _barycentric(values: Array, noise: Array, x: Array) -> tuple[Array, Array]:
     hit = gap == 0.0
     quotient = np.where(hit.any(axis=1)[:, None], hit.astype(float), weight / np.where(hit, 1.0, gap))
     quotient /= quotient.sum(axis=1)[:, None]
-    return np.asarray(quotient @ values), np.asarray(np.abs(quotient) @ noise)
+    # not `@`: it would wake threads for a sum that one of them has done sooner
+    return np.vecdot(quotient, values), np.vecdot(np.abs(quotient), noise)
 
 
 @dataclass(frozen=True)

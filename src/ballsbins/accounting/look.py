@@ -24,13 +24,17 @@ _STEEP = 0.1  # and so far that log δ changes by this
 class Look:
     """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
 
-    def __init__(self, curve: Curve) -> None:
-        self.curve = curve
+    def __init__(self, log_delta: Callable[[Array, Direction], Array]) -> None:
+        """`log_delta` of some ε ≥ 0, rounded up or roughly: as it suits whoever looks."""
+        self._log_delta = log_delta
         self.epsilon = np.array([0.0])
-        self.log_delta: dict[Direction, Array] = {
-            direction: curve.log_delta(self.epsilon, direction).upper for direction in DIRECTIONS
-        }
+        self.log_delta: dict[Direction, Array] = {way: log_delta(self.epsilon, way) for way in DIRECTIONS}
         self._extend(1.0)
+
+    @classmethod
+    def above(cls, curve: Curve) -> Look:
+        """At the upper bounds of a curve."""
+        return cls(lambda epsilon, direction: curve.log_delta(epsilon, direction).upper)
 
     def _extend(self, far: float) -> None:
         smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
@@ -38,7 +42,7 @@ class Look:
         new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
         self.epsilon = np.concatenate([self.epsilon, new])
         for direction in DIRECTIONS:
-            more = self.curve.log_delta(new, direction).upper
+            more = self._log_delta(new, direction)
             self.log_delta[direction] = np.concatenate([self.log_delta[direction], more])
 
     def reach(self, direction: Direction, floor: float) -> float:

@@ -36,6 +36,7 @@ _DROPPED = 35.0  # and powers of jumps
 _HALF = 34.0  # images at half the period are below the value by this much
 _MISJUDGED = 2.0  # by how much a saddle may differ from what it was thought to be, in logs
 _WORTH = 6.0  # splitting begins where the saddle exceeds the value by this much, in logs
+_COARSE = 1.25  # ratio of the losses at which v may be cut off
 _MOST_JUMPS = 12
 _MOST_SPLITS = 12
 _MOST_TRIES = 3
@@ -53,7 +54,8 @@ class Product:
         self._right = direction == REMOVE
         self.count = sum(count for _, count in self.factors)
         self._floor = -60.0
-        self._left: tuple[float, Array] | None = None
+        self._estimates: dict[float, float] = {}
+        self._known: dict[tuple[bool, Split | None], tuple[Array, Array]] = {}
 
     @cached_property
     def deviation(self) -> float:
@@ -73,8 +75,13 @@ class Product:
 
     def estimate(self, epsilon: Array) -> Array:
         """Log δ by the saddlepoint formula at some ε ≥ 0: no bound."""
-        log = np.array([self._ways(float(e) if self._right else -float(e))[0].together for e in epsilon])
-        return np.asarray(np.minimum(log if self._right else log + epsilon, 0.0))
+        return np.array([self._estimate(float(e)) for e in epsilon])
+
+    def _estimate(self, epsilon: float) -> float:
+        if epsilon not in self._estimates:
+            log = self._ways(epsilon)[0].together if self._right else self._ways(-epsilon)[0].together + epsilon
+            self._estimates[epsilon] = min(log, 0.0)
+        return self._estimates[epsilon]
 
     def log_bound(self, k: float) -> float:
         """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
@@ -114,15 +121,16 @@ class Product:
                 break
             if self._floor <= _DEEPEST:
                 raise NoLine("too deep")
-            self._floor = max(1.35 * self._floor, _DEEPEST)
-            for moments, _ in self.factors:
-                moments.reach(self._floor)
+            self._look_out(max(1.35 * self._floor, _DEEPEST))
         failure = NoLine("no way")
         for way in ways[:_MOST_TRIES]:
             try:
                 return self._lay(way, k, reach)
             except NoLine as error:
                 failure = error
+        if any([moments.sharpen() for moments, _ in self.factors]):
+            self._known.clear()
+            return self.sheet(k, reach)
         raise failure
 
     def _ways(self, k: float) -> list[_Way]:
@@ -132,7 +140,11 @@ class Product:
         splitting that off moves the saddle out, and under its larger tilt another bump may show: so on, until the
         body has no bump or does not matter.
         """
-        until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - 20.0) if self._right else math.inf
+        until = math.inf
+        if self._right:
+            until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - 20.0)
+            if until < math.inf:  # of few values, for which moments are kept
+                until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
         ways = [_Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
         while self._right and len(ways) <= _MOST_SPLITS:
@@ -168,22 +180,30 @@ class Product:
         Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
         """
         left, value = -self._away, max(value, -750.0)
-        if self._left is None or self._left[0] != self._floor:
-            self._left = self._floor, self._moments(left, None)[0]
-        others = self._left[1]
+        others = self._moments(False, None)[0]
         away = np.geomspace(0.5 * self.deviation, 100.0 * self.deviation + 100.0, 60)
         log_v = np.max([moments.log_value(k + away) for moments, _ in self.factors], axis=0)
         small = math.log(self.count) + log_v + _lowest(-away, left, others) < value - _NEGLIGIBLE
         return float(away[int(np.argmax(small))]) if small.any() else math.inf
 
-    def _moments(self, c: Array, split: Split | None) -> tuple[Array, Array]:
-        """Log M_body, and log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1)), at real c."""
-        base, ratio = np.zeros(c.shape), np.full(c.shape, -np.inf)
-        for moments, count in self.factors:
-            body, jump = moments.rough(c, split)
-            base += count * body
-            ratio = np.logaddexp(ratio, math.log(count) + jump - body)
-        return base, ratio
+    def _moments(self, right: bool, split: Split | None) -> tuple[Array, Array]:
+        """Log M_body, and log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1)), at real c right of 1 or left of 0."""
+        if (right, split) not in self._known:
+            c = 1.0 + self._away if right else -self._away
+            base, ratio = np.zeros(c.shape), np.full(c.shape, -np.inf)
+            for moments, count in self.factors:
+                body, jump = moments.rough(c, split)
+                base += count * body
+                ratio = np.logaddexp(ratio, math.log(count) + jump - body)
+            self._known[right, split] = base, ratio
+        return self._known[right, split]
+
+    def _look_out(self, floor: float) -> None:
+        """Look at losses of single runs down to log v = `floor`."""
+        self._floor = floor
+        self._known.clear()
+        for moments, _ in self.factors:
+            moments.reach(floor)
 
     def _jumps(self, c: Array, split: Split | None, base: Array, ratio: Array, jumps: int) -> Array:
         """Log of the size of the term with that many jumps, without K, over u(u−1).
@@ -201,7 +221,7 @@ class Product:
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
         """The saddles of all terms up to so many jumps."""
         c = self._candidates
-        base, ratio = self._moments(c, split)
+        base, ratio = self._moments(self._right, split)
         heights = [self._jumps(c, split, base, ratio, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
         return [self._saddle(jumps, k, height) for jumps, height in enumerate(heights)]
 
@@ -238,7 +258,7 @@ class Product:
         peak = self._away * np.log(self._away) - right * np.log(right)
         heights = []
         for side in (left, right):
-            size = self._jumps(side, split, *self._moments(side, split), jumps)
+            size = self._jumps(side, split, *self._moments(side is right, split), jumps)
             heights.append((side, size + np.log(side * (side - 1.0)) + peak))
         return lambda k: np.where(k < 0.0, _lowest(k, *heights[0]), _lowest(k, *heights[1]))
 
@@ -252,11 +272,28 @@ class Product:
         rest = float(np.logaddexp(way.together - _NEGLIGIBLE, way.dropped) + 3.0)
         return Sheet(lines, self.count, relative, rest)
 
+    def _end(self, term: Term, split: Split | None, together: float) -> float:
+        """About how far a line has to go, or as far as that can be told: small moments are not known roughly."""
+        ends = np.geomspace(8.0 * term.width, max(8e3 * term.width, 300.0 / self.deviation), 40)
+        y = np.append(0.0, ends)
+        u = term.c + 1j * y
+        with np.errstate(all="ignore"):
+            log, known = -np.log(np.abs(u * (u - 1.0))), np.ones(y.shape, dtype=bool)
+            for moments, count in self.factors:
+                size = np.log(np.abs(moments.rough_along(term.c, y, split)))
+                log += count * size
+                known &= size > size[0] - 1.0
+        gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
+        end = float(ends[int(np.argmax(gone | ~known[1:]))])
+        if term.jumps > 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
+            end = min(end, max(float(ends[0]), 14.0 / split.width))
+        return end
+
     def _line(
         self, term: Term, k: float, period: float, split: Split | None, together: float
     ) -> tuple[Line, float]:
         """Lay one line, twice as far each time until its end does not show."""
-        grid = Grid.covering(period, 8.0 * term.width)
+        grid = Grid.covering(period, self._end(term, split, together))
         while True:
             try:
                 parts = [

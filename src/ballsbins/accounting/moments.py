@@ -141,13 +141,15 @@ def log_sinhc(x: Complex) -> Complex:
 
 def log_integral(position: Array, log_f: Array) -> Array:
     """Log ∫ f over all of `position`, f taken to be exponential between its points (rows of `log_f`)."""
-    left, right = log_f[..., :-1], log_f[..., 1:]
+    most = log_f.max(axis=-1)
+    scaled = log_f - most[..., None]
+    size = np.exp(scaled)
     with np.errstate(invalid="ignore", divide="ignore"):
-        fall = np.maximum(np.abs(right - left), 1e-9)
-        cells = np.maximum(left, right) + np.log(-np.expm1(-fall) / fall * np.diff(position))
-    cells = np.where(np.isnan(cells), -np.inf, cells)
-    most = cells.max(axis=-1)
-    return np.asarray(most + np.log(np.exp(cells - most[..., None]).sum(axis=-1)))
+        fall = np.diff(scaled)
+        mean = np.diff(size) / fall  # the logarithmic mean of both ends
+    level = ~(np.abs(fall) > 1e-3)
+    mean[level] = 0.5 * (size[..., :-1] + size[..., 1:])[level]
+    return np.asarray(most + np.log(np.vecdot(mean, np.diff(position))))
 
 
 def weighted_error(error: Array, log_share: Array) -> float:
@@ -201,6 +203,10 @@ class Moments:
         """Look out to where log v is below `floor`, on both sides."""
         raise NotImplementedError
 
+    def sharpen(self) -> bool:
+        """Look again, more closely; False if there is no closer look."""
+        return False
+
     def jump_spacing(self, width: float) -> float:
         """The spacing to begin with for jumps that set in over such a width."""
         raise NotImplementedError
@@ -220,6 +226,19 @@ class Moments:
         body = log_integral(self.loss, tilted + split.log_body(self.loss))
         jump = log_integral(self.loss, tilted + split.log_local_jump(self.loss))
         return np.logaddexp(0.0, factor + body), jump
+
+    def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
+        """M_body at u = c + iy, roughly: v is taken to be exponential between the points that were looked at."""
+        tilted = self.log_v + (c - 1.0) * self.loss
+        if split is not None:
+            tilted = tilted + split.log_body(self.loss)
+        top = float(tilted.max())
+        u = c + 1j * y
+        exponent = (tilted - top) + 1j * np.outer(y, self.loss)
+        size, rise = np.exp(exponent), np.diff(exponent)
+        mean = np.diff(size) / np.where(np.abs(rise) < 1e-6, 1.0, rise)
+        mean = np.where(np.abs(rise) < 1e-6, size[:, :-1], mean)
+        return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * math.exp(top))
 
     def log_value(self, k: Array) -> Array:
         """Log v at k > 0, roughly."""
@@ -266,12 +285,23 @@ class CurveMoments(Moments):
     """The moments of one run from its privacy curve."""
 
     def __init__(self, curve: Curve) -> None:
-        """Take a first look; the lattices come with the questions."""
-        self._curve, self._look = curve, Look(curve)
+        """Take a first look, a rough one if the curve has such; the lattices come with the questions."""
+        rough = getattr(curve, "rough", None)
+        self._curve, self._look = curve, Look.above(curve) if rough is None else Look(rough)
+        self._sharp = rough is None
         self._lattices: dict[float, tuple[int, Array, Array]] = {}
         self.spread = 2.5 * math.exp(float(self._look.log_delta[REMOVE][0]))
         self._spacing = 0.5 * self.spread
         self.reach(-60.0)
+
+    def sharpen(self) -> bool:
+        """Look again, at the curve itself; False if that was done."""
+        if self._sharp:
+            return False
+        floor = float(self.log_v[[0, -1]].max())
+        self._look, self._sharp = Look.above(self._curve), True
+        self.reach(floor)
+        return True
 
     def reach(self, floor: float) -> None:
         """Look out to where log v is below `floor`, on both sides."""
@@ -311,7 +341,7 @@ class CurveMoments(Moments):
             fine, coarse = fine + _kink(u, h), coarse + _kink(u, 2.0 * h)
         ends = float(np.exp(exponent[0] - top) + np.exp(exponent[-1] - top))
         relative = weighted_error(error, exponent - top)
-        return Transform(fine, alias(fine, coarse), h, relative, ends, 2 * points > _MOST_POINTS)
+        return Transform(fine, alias(fine, np.abs(fine - coarse)), h, relative, ends, 2 * points > _MOST_POINTS)
 
     def jump_spacing(self, width: float) -> float:
         """A quarter of it."""
@@ -324,10 +354,10 @@ class CurveMoments(Moments):
         first, last = math.floor(low / h), math.ceil(high / h)
         if last - first > _MOST_POINTS:
             raise TooFine
-        start, log_v, error = self._lattices.get(h) or (0, *self._values(np.zeros(1)))
+        start, log_v, error = self._lattices.get(h) or (0, *self._values(h, 0, 1))
         if first < start or last > start + log_v.size - 1:
-            before = self._values(h * np.arange(min(first, start), start))
-            behind = self._values(h * np.arange(start + log_v.size, max(last + 1, start + log_v.size)))
+            before = self._values(h, min(first, start), start)
+            behind = self._values(h, start + log_v.size, max(last + 1, start + log_v.size))
             log_v = np.concatenate([before[0], log_v, behind[0]])
             error = np.concatenate([before[1], error, behind[1]])
             start = min(first, start)
@@ -335,10 +365,21 @@ class CurveMoments(Moments):
         rows = slice(first - start, last - start + 1)
         return first, log_v[rows], error[rows]
 
-    def _values(self, k: Array) -> tuple[Array, Array]:
-        """Log v and half the distance of its bounds."""
-        value, error = np.empty(k.shape), np.empty(k.shape)
-        for rows, direction in ((k >= 0.0, REMOVE), (k < 0.0, ADD)):
+    def _values(self, h: float, first: int, end: int) -> tuple[Array, Array]:
+        """Log v and half the distance of its bounds at multiples of h; what a wider lattice has is not asked again."""
+        index = np.arange(first, end)
+        value, error = np.full(index.size, np.nan), np.zeros(index.size)
+        for wider in (2.0 * h, 4.0 * h, 8.0 * h):
+            if wider in self._lattices:
+                start, *known = self._lattices[wider]
+                ratio = round(wider / h)
+                rows = (index % ratio == 0) & (index >= ratio * start)
+                rows &= index < ratio * (start + known[0].size)
+                at = index[rows] // ratio - start
+                value[rows], error[rows] = known[0][at], known[1][at]
+        k = h * index
+        for side, direction in ((k >= 0.0, REMOVE), (k < 0.0, ADD)):
+            rows = np.isnan(value) & side
             if rows.any():
                 found = self._curve.log_delta(np.abs(k[rows]), direction)
                 with np.errstate(invalid="ignore"):
@@ -352,11 +393,11 @@ class TooFine(Exception):  # noqa: N818
     """A lattice would need more points than is reasonable."""
 
 
-def alias(fine: Complex, coarse: Complex) -> Array:
-    """The error of the finer of two trapezoidal sums, relative to the largest value, from their distance.
+def alias(fine: Complex, distance: Array) -> Array:
+    """The error of a trapezoidal sum from its distance to the one over every second point.
 
     It falls at least geometrically with the number of points: halving the step squares it. 1.4 is used as the power.
     """
     size = max(float(np.abs(fine).max()), 1e-300)
-    d = np.abs(fine - coarse) / size
+    d = distance / size
     return np.asarray(size * np.minimum((8.0 * d) ** 1.4, d))

@@ -38,10 +38,12 @@ from ballsbins.accounting.moments import (
 )
 from ballsbins.accounting.poisson import PoissonStepCurve
 
+_SPACING = 1.0 / 256.0  # of nodes in t: enough as a rule
 _FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁸, and the largest g: its density is e^−1800
 _DEEPEST = -3000.0
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
 _DEGREE = 80
+_ONE_THREAD = 2**17  # multiplications of a matrix product for which OpenBLAS does not start a second thread
 _MOST_NODES = 2**14
 _MOST_PRODUCTS = 4 * 10**7
 
@@ -53,7 +55,7 @@ class StepMoments(Moments):
         """All is in closed form: nodes for any spacing are made when they are needed."""
         self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
-        self._spacing = 1.0 / 32.0
+        self._spacing = _SPACING
         self._floor = -60.0
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
         self._take()
@@ -105,14 +107,13 @@ class StepMoments(Moments):
         if top > 600.0:  # the moments themselves are beyond the doubles
             raise TooFine
         factor = (c + 1j * line.y) * (c - 1.0 + 1j * line.y) * math.exp(top)
-        sums = []
-        for step in (1, 2):
-            some = exponent[::step] > top - DEEP
-            weight = step * np.exp(exponent[::step][some] - top)
-            sums.append(factor * fourier(loss[::step][some], weight, line))
+        some = np.flatnonzero(exponent > top - DEEP)
+        weight = np.exp(exponent[some] - top)
+        fine, distance = fourier(loss[some], weight, np.where(some % 2 == 0, 2.0, 0.0), line)
+        fine, distance = factor * fine, np.abs(factor) * distance
         relative = weighted_error(error, exponent - top)
         ends = math.exp(float(exponent[-1]) - top)
-        return Transform(sums[0], alias(sums[0], sums[1]), h, relative, ends, 2 * loss.size > _MOST_NODES)
+        return Transform(fine, alias(fine, distance), h, relative, ends, 2 * loss.size > _MOST_NODES)
 
     def _at(self, h: float) -> tuple[Array, Array, Array]:
         """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error; from left to right."""
@@ -145,25 +146,34 @@ def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -
     return two if one is None else lambda k: one(k) + two(k)
 
 
-def fourier(position: Array, weight: Array, line: Grid) -> Complex:
-    """Σ_j w_j e^{iy_l x_j} at all y of a line.
+def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[Complex, Array]:
+    """Σ_j w_j e^{iy_l x_j} at all y of a line, and how far from it the sum is with all weights times `coarse`.
 
     As a function of y that is entire, of a type no larger than the largest |x|: if it turns little along the line,
     its Chebyshev series of degree _DEGREE has all digits, and a long line is interpolated.
     """
     size = line.highest + 1
+    weights = weight * np.stack([np.ones(coarse.shape), coarse])
     if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < 0.7 * _DEGREE:
         nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-        sums = np.exp(0.5j * float(line.y[-1]) * np.outer(nodes + 1.0, position)) @ weight
-        series = (fft.dct(sums.real, type=2) + 1j * fft.dct(sums.imag, type=2)) / (_DEGREE + 1)
+        turns = np.exp(0.5j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
+        fine, other = (np.vecdot(row, turns) for row in weights)
+        series = (fft.dct(fine.real, type=2) + 1j * fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
         series[0] *= 0.5
-        return np.asarray(chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series))
+        values = chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series)
+        return np.asarray(values), np.full(size, np.abs(fine - other).max())
     if size * position.size > _MOST_PRODUCTS:
         raise TooFine
-    # one matrix product: y_l = y_a + y_b
+    # Matrix products, y_l = y_a + y_b, in parts that are too small to be worth a second thread.
     width = max(1, math.isqrt(size))
     rows = -(-size // width)
     step = 2.0 * math.pi / line.period
     inner = np.exp(1j * step * np.outer(position, np.arange(width)))
-    outer = np.exp(1j * step * width * np.outer(np.arange(rows), position)) * weight
-    return np.asarray((outer @ inner).ravel()[:size])
+    outer = np.exp(1j * step * width * np.outer(np.arange(rows), position)) * weights[:, None, :]
+    sums = np.zeros((2, rows, width), dtype=complex)
+    block = max(1, _ONE_THREAD // (rows * width))
+    for first in range(0, position.size, block):
+        part = slice(first, first + block)
+        sums += outer[:, :, part] @ inner[part]
+    fine, other = sums.reshape(2, -1)[:, :size]
+    return fine, np.abs(fine - other)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.laplace import Flags, Real
-from ballsbins.accounting.balls_and_bins.path import Path, Trace, best_trace, near, weighted
+from ballsbins.accounting.balls_and_bins.path import FARTHEST, Path, Trace, best_traces, weighted
 from ballsbins.accounting.balls_and_bins.sums import (
     DROP,
     EPS,
@@ -170,7 +170,10 @@ class LiftContour:
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
         self.k = float(strikes.k[0])
-        self.width, trace = best_trace(basket, -r, max(curvature, 1.0), strikes, 0.25)
+        width, traces = best_traces(
+            basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], 0.25
+        )
+        self.width, trace = float(width[0]), traces[0]
         # the part on the cut that matters
         modulus, _ = lattice.exponents(strikes[:1])
         signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
@@ -199,7 +202,7 @@ class LiftContour:
         omega, _ = path(u)
         trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
         log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
-        return weighted(self.basket, trace, log_du, probes=0 if x is _COARSE_X else 7)
+        return weighted(self.basket, [trace], [log_du], probes=0 if x is _COARSE_X else 7)[0]
 
     def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
         half = 0.5 * np.diff(edges)
@@ -249,4 +252,4 @@ class LiftContour:
 
     def near(self, strikes: Strikes) -> Flags:
         """Which strikes it may serve."""
-        return near(strikes, self.k, self.basket.size * self.width if self.usable else np.inf)
+        return np.asarray(self.usable & (self.basket.size * self.width * np.abs(strikes.k - self.k) < FARTHEST))

@@ -11,14 +11,14 @@ where many ε are asked for, and what is known where δ is so small that nobody 
 from __future__ import annotations
 
 from decimal import Decimal, localcontext
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
 from ballsbins.accounting.balls_and_bins.laplace import Flags
 from ballsbins.accounting.balls_and_bins.options import DEEP, GOAL, Options
-from ballsbins.accounting.balls_and_bins.sketch import log_call
+from ballsbins.accounting.balls_and_bins.sketch import cubic, log_call
 from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval, Kind
 from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
@@ -30,6 +30,10 @@ _FEW = 8  # so many points are all followed as deep as they are
 _DENSE = 200  # more points than this are interpolated
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
+# where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
+_CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 40.0])
+_LEAST_CORRECTED = -150.0  # log δ
+_BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with its put
 _LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
 
 
@@ -121,6 +125,35 @@ class ExactCurve:
                 first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
                 low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
             return _inverse(epsilon, log, targets)
+
+    @cached_property
+    def _correction(self) -> tuple[Array, Array]:
+        """By how much `log_call` is off at some ε: it is made for strikes that a single jump decides."""
+        log_part = np.log(self.basket.size / self.steps)
+        around = self._options.sketch.log_put(np.ones(1))[0] + log_part  # δ(0) = ½E|S − 1|, for which call = put
+        epsilon = np.minimum(_CORRECTED * np.exp(around), _LARGEST_ROUGH)
+        call = log_call(self.basket.kinds, self._strikes(epsilon, REMOVE)[0].k_minus_1) + log_part
+        epsilon, call = epsilon[call > _LEAST_CORRECTED], call[call > _LEAST_CORRECTED]
+        log, error = self._directly(epsilon, REMOVE)
+        return epsilon, np.where(np.isfinite(log) & np.isfinite(error), log - call, 0.0)
+
+    def rough(self, epsilon: Array, direction: Direction) -> Array:
+        """About log δ(ε), ε ≥ 0: no bound, but next to free. Off by a few hundredths, more where jumps set in."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        log = np.full(epsilon.shape, -np.inf)
+        rows = ~self._vanishes(epsilon, direction)
+        if rows.any():
+            with np.errstate(all="ignore"):
+                strikes, log_part = self._strikes(epsilon[rows], direction)
+                log[rows] = self._options.sketch.log_put(strikes.k) + log_part
+                if direction == ADD:
+                    return np.minimum(log + epsilon, 0.0)
+                excess = strikes.k_minus_1
+                by_parity = np.exp(log - log_part) - excess
+                call = log_call(self.basket.kinds, np.maximum(excess, 1e-290))
+                call += np.interp(epsilon, *self._correction)
+                log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call) + log_part
+        return np.minimum(log, 0.0)
 
     def log_upper(self, epsilon: Array, direction: Direction) -> Array:
         """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp: Chernoff's (add only), or δ_B ≤ δ_D."""
@@ -266,13 +299,7 @@ def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
     """ε at some values of a decreasing log δ given at increasing ε, and on a line before them."""
     if epsilon.size < 4:
         return np.zeros(targets.shape)
-    # a cubic through the four points around
-    first = np.clip(np.searchsorted(-log, -targets) - 2, 0, epsilon.size - 4)
-    window = first[:, None] + np.arange(4)
-    x, y = log[window] - targets[:, None], epsilon[window]
-    gap = x[:, :, None] - x[:, None, :] + np.eye(4)
-    weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -x[:, None, :]) / gap, axis=2)
-    found = np.clip((weight * y).sum(axis=1), y[:, 0], y[:, 3])
+    found = cubic(-targets, -log, epsilon)
     rate = (epsilon[1] - epsilon[0]) / max(log[0] - log[1], 1e-300)
     before = np.maximum(epsilon[0] - (targets - log[0]) * rate, 0.0)
     inside = np.where(np.isfinite(found), found, epsilon[-1])

@@ -314,15 +314,18 @@ def _legs(
     om, x0 = omega[bend], (turn + down)[bend]
     best = np.full(om.shape, np.inf)
     corner = np.zeros_like(om)
-    t = np.linspace(0.0, 1.0, 25)[None, :]
+    t = np.linspace(0.0, 1.0, 17)[None, :]
+    log_size = np.log(size[bend])[:, None] - 0.5 * s * s
     for b in (0.0, 0.15, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0):
         for less in (0.0, 0.6, 1.1):
             foot = np.maximum(phi[bend] - less, psi[bend])
             target = turn[bend] + b * sigma - 1j * sigma * foot
-            x = x0[:, None] + (target - x0)[:, None] * t
-            with np.errstate(over="ignore", invalid="ignore"):
-                climb = (-om[:, None] * np.exp(s * x - 0.5 * s * s) - 0.5 * x * x).real
-            peak = np.where(np.isnan(climb), -np.inf, climb).max(axis=1)
+            across = turn[bend, None] + (b * sigma) * t
+            down_ = sigma * (psi[bend, None] + (foot - psi[bend])[:, None] * t)
+            # the real part of the exponent −ωZ − x²/2 at x = across − i·down_
+            swing = np.exp(np.minimum(s * across + log_size, 700.0))
+            climb = 0.5 * (down_ - across) * (down_ + across) - swing * np.cos(phi[bend, None] - s * down_)
+            peak = climb.max(axis=1)
             better = peak < best
             best = np.where(better, peak, best)
             corner = np.where(better, target, corner)
@@ -364,9 +367,9 @@ def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
         density = np.exp(-0.5 * x * x) * step / _ROOT_TAU
         away = c[centred, None] * np.expm1(s * x - 0.5 * s * s)
         fall = np.expm1(-away)
-        excess = second_remainder(away) @ density
-        gap = -((away * fall) @ density) / (1.0 + excess)
-        square = (away * away * (1.0 + fall)) @ density / (1.0 + excess)
+        excess = np.vecdot(second_remainder(away), density)
+        gap = -np.vecdot(away * fall, density) / (1.0 + excess)
+        square = np.vecdot(away * away * (1.0 + fall), density) / (1.0 + excess)
         found[:, centred] = np.log1p(excess), c[centred] - gap, gap, square - gap * gap
     rows = ~centred
     if rows.any():

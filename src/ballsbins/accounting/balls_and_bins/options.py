@@ -7,6 +7,7 @@ has three: nodes shared along the cut, parity with a put, and a lift off the cut
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -22,12 +23,14 @@ GOAL = 1e-10  # relative error at which no better contour is looked for
 DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
 _BEST_PUT = 1e-13  # no put is asked for with a smaller error
 _MOST_LOSS = 1e4  # digits that parity may lose to be tried first
+_HEAVY_TAIL = 0.5  # the noise multiplier below which the cut alone serves most strikes: it is tried first
 _MOST_CONTOURS = 200
-_MANY = 4
 _SMALL = 1e-8  # an error that is accepted if it is due to rounding
 _MOST_HALVINGS = 3  # of the step of a lattice
 _LARGEST_LOG_K = 700.0
-_STEPS = (0.1, 0.05, 0.025, 0.0125)  # along the path of a put
+# along the path of a put, and how far from its own strike it has all digits, in units of its width
+_BEYOND = 1.5  # times as far it may still do
+_STEPS = ((0.1, 0.8), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
 
 
 class Options:
@@ -41,6 +44,8 @@ class Options:
         self._broad: list[tuple[bool, float, float, CutLattice]] = []
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
+        # between which strikes a contour has had all digits, and whether of calls
+        self._served: dict[tuple[CutLattice | LiftContour | PutContour, bool], tuple[float, float]] = {}
 
     @cached_property
     def sketch(self) -> PutSketch:
@@ -50,55 +55,85 @@ class Options:
     def put(self, strikes: Strikes, goal: float | Real = GOAL) -> Estimate:
         """log E[(K−S)₊] at every strike."""
         best = Estimate.nothing(strikes)
-        for contour in reversed(self._puts):
-            rows = np.flatnonzero((best.error > goal) & contour.near(strikes))
-            if len(rows) > 0:
-                _improve(best, contour(strikes[rows]), rows)
+        self._ask_known(self._puts, strikes, best, goal)
         lowest = float(strikes.k.min())
         open_ = strikes.k > min(float(self.sketch.strikes(lowest)[0].k[-1]), 1.0)
-        for _ in range(_MOST_CONTOURS):
-            worst = _next(best.error, open_, goal)
-            if worst is None:
+        for step, reach in _STEPS:
+            rows = np.flatnonzero(open_ & (best.error > goal))
+            if len(rows) == 0:
                 break
-            limit = float(np.broadcast_to(goal, open_.shape)[worst])
-            self._follow(strikes, worst, best, limit, open_)
-            open_[worst] = False
-            # δ = put/K
-            deep = (best.log - np.log(strikes.k) < DEEP) & (best.error < 0.5)
-            if deep.any():
-                open_ &= strikes.k > strikes.k[deep].max()
+            groups = self._groups(strikes, rows, reach)
+            if step == _STEPS[0][0] and 2 * len(self._groups(strikes, rows, _STEPS[1][1])) <= len(groups):
+                continue  # a finer path serves farther
+            centres = strikes[np.array([members[len(members) // 2] for members in groups])]
+            guess = self.sketch.saddles(centres.k)[0]
+            contours = PutContour.through(self.basket, centres, step, guess, _BEYOND * reach)
+            self._puts += contours
+            for contour, members in zip(contours, groups, strict=True):
+                self._follow(contour, strikes, members, best, open_)
         return best
 
-    def _follow(self, strikes: Strikes, worst: int, best: Estimate, goal: float, open_: Flags) -> None:
-        """New paths through the saddle of one strike, finer and finer as long as that promises to help."""
-        # a finer path serves farther: worth it if many strikes are waiting
-        for step in _STEPS if open_.sum() < _MANY else _STEPS[1:]:
-            guess = self.sketch.saddle(float(strikes.k[worst]))
-            contour = PutContour(self.basket, strikes[worst : worst + 1], step, guess)
-            self._puts.append(contour)
-            found = contour(strikes)
-            _improve(best, found)
-            if _rounded(found, worst):
-                # strikes for which it is about as good would get nothing better
-                open_ &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[worst])
-                break
-            if best.error[worst] <= goal:
-                break
-            if best.log[worst] - math.log(strikes.k[worst]) < DEEP and best.error[worst] < 0.5:
-                break
+    def _ask_known(
+        self,
+        contours: Sequence[CutLattice | LiftContour | PutContour],
+        strikes: Strikes,
+        best: Estimate,
+        goal: float | Real,
+        *,
+        call: bool = False,
+    ) -> None:
+        """Ask contours that are there: first for strikes between those that they have served, then for all near."""
+        for first in (True, False):
+            for contour in reversed(contours):
+                low, high = self._served.get((contour, call), (np.inf, -np.inf))
+                inside = (strikes.k >= low) & (strikes.k <= high)
+                rows = np.flatnonzero(
+                    (best.error > goal) & (inside if first else ~inside & contour.near(strikes))
+                )
+                if len(rows) == 0:
+                    continue
+                found = contour(strikes[rows])
+                if call and isinstance(contour, PutContour):
+                    found = _by_parity(strikes[rows], found)
+                _improve(best, found, rows)
+                good = strikes.k[rows[found.error <= np.broadcast_to(goal, strikes.k.shape)[rows]]]
+                if len(good) > 0:
+                    self._served[contour, call] = min(low, good.min()), max(high, good.max())
+
+    def _groups(self, strikes: Strikes, rows: Indices, reach: float) -> list[Indices]:
+        """Neighbours that one path may serve: all within `reach` of its strike, in units of its width."""
+        rows = rows[np.argsort(strikes.k[rows])]
+        k = strikes.k[rows]
+        saddle, curvature = self.sketch.saddles(k)
+        end = k + 2.0 * reach * np.sqrt(np.maximum(curvature, 0.5)) / (self.basket.size * saddle)
+        groups, first = [], 0
+        while first < len(rows):
+            last = max(int(np.searchsorted(k, end[first], side="right")), first + 1)
+            groups.append(rows[first:last])
+            first = last
+        return groups
+
+    @staticmethod
+    def _follow(
+        contour: PutContour, strikes: Strikes, members: Indices, best: Estimate, open_: Flags
+    ) -> None:
+        """Take over what a new path knows of some strikes, and close those that no finer one would serve better."""
+        found = contour(strikes[members])
+        _improve(best, found, members)
+        centre = len(members) // 2
+        if _rounded(found, centre):
+            open_[members] &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[centre])
+        # δ = put/K, and what is deeper than deep need not be known
+        deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < 0.5)
+        if deep.any():
+            open_ &= strikes.k > strikes.k[members[deep]].max()
 
     def call(self, strikes: Strikes) -> Estimate:
         """log E[(S−K)₊] at every strike."""
         if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
             strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
         best = Estimate.nothing(strikes)
-        known: list[CutLattice | LiftContour | PutContour] = [*self._puts, *self._lifts, *self._lattices]
-        for contour in reversed(known):
-            rows = np.flatnonzero((best.error > GOAL) & contour.near(strikes))
-            if len(rows) > 0:
-                found = contour(strikes[rows])
-                by_parity = isinstance(contour, PutContour)
-                _improve(best, _by_parity(strikes[rows], found) if by_parity else found, rows)
+        self._ask_known([*self._puts, *self._lifts, *self._lattices], strikes, best, GOAL, call=True)
         rows = np.flatnonzero(best.error > GOAL)
         if len(rows) > 0:
             _improve(best, self._build_for(strikes[rows]), rows)
@@ -110,6 +145,8 @@ class Options:
         loss = 1.0 + np.exp(
             np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1), 300.0)
         )
+        if self.basket.smallest_sigma < _HEAVY_TAIL:
+            self._on_lattice(strikes, best, rising=False)
         self._parity(strikes, best, loss, loss < _MOST_LOSS)
         for rising in (False, True):
             rows = np.flatnonzero(best.error > GOAL)

@@ -1,4 +1,7 @@
-"""Paths of integration in the plane: off the real axis at one point, until the integrand has dropped for good."""
+"""Paths of integration in the plane: off the real axis at one point, until the integrand has dropped for good.
+
+Many paths are followed together: a path has some fifty points, and numpy needs thousands to be fast.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,42 @@ from dataclasses import dataclass
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Real
-from ballsbins.accounting.balls_and_bins.sums import DROP, Nodes, Strikes, drift_of, worst
+from ballsbins.accounting.balls_and_bins.laplace import Complex, Indices, Real
+from ballsbins.accounting.balls_and_bins.sums import DROP, Nodes, Strikes, worst
 
 # Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
 # exponent's curvature in log ω is large); bends hasten slow decay.
 _BENDS = (0.3, 0.0, 0.6, 0.9)
 _STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
+_STRAIGHT = 20.0  # the curvature from which the straight line is tried first
+_GOOD_SCORE = 7.0  # of a path that need not be compared with others
+_FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6
+_LONGEST = 40.0
+_MOST_RISE = 30.0  # in logs
+FARTHEST = 7.0  # standard deviations from its strike at which a path does not resolve the phase any more
+_TOGETHER = 12  # neighbouring paths whose transform is computed on one set of nodes
 
 
+@dataclass(frozen=True)
 class Path:
     """ω(u) = ω₀ + w(−tan β (cosh u − 1) + i sinh u), u ≥ 0, leaving the real axis vertically."""
 
-    def __init__(self, start: float, width: float, bend: float) -> None:
-        """Leave the real axis at `start`; `width` is the scale of the integrand, `bend` the final angle."""
-        self.start, self.width, self.bend = start, width, np.tan(bend)
+    start: float
+    width: float  # the scale of the integrand
+    bend: float  # β, the final angle
 
     def __call__(self, u: Real) -> tuple[Complex, Complex]:
         """Points and derivatives."""
-        sinh, cosh = np.sinh(u), np.cosh(u)
-        omega = self.start - self.width * self.bend * 2.0 * np.sinh(0.5 * u) ** 2 + 1j * self.width * sinh
-        return omega, self.width * (-self.bend * sinh + 1j * cosh)
+        return _along(np.array([[self.start, self.width, np.tan(self.bend)]]), u[None, :])
+
+
+def _along(paths: Real, u: Real) -> tuple[Complex, Complex]:
+    """Points and derivatives; a row of `paths` has start, width and tan β."""
+    start, width, bend = paths.T[:, :, None]
+    sinh, cosh = np.sinh(u), np.cosh(u)
+    omega = start - width * bend * 2.0 * np.sinh(0.5 * u) ** 2 + 1j * width * sinh
+    slope = width * (-bend * sinh + 1j * cosh)
+    return (omega, slope) if len(paths) > 1 else (omega[0], slope[0])
 
 
 @dataclass(frozen=True)
@@ -47,66 +65,89 @@ class Trace:
         return 2.0 * self.rise + float(self.u[-1])
 
 
-def _trace(basket: Basket, path: Path, strikes: Strikes, step: float) -> Trace | None:
-    """Follow the path until the integrand has dropped for good; None if it climbs instead."""
-    u, omega, transform, plain = np.empty(0), np.empty(0, complex), np.empty(0, complex), np.empty(0)
-    sizes = np.empty(0)
-    while len(u) * step < 40.0:
-        chunk = int(
-            np.ceil((3.7 if len(u) == 0 else 1.6) / step)
-        )  # a Gaussian has dropped by 3.1, most by 3.6
-        more = step * np.arange(len(u), len(u) + chunk, dtype=np.float64)
-        at, derivative = path(more)
-        found, uncentred = basket.exponent(at)
-        size = (drift_of(basket.size, strikes[:1], uncentred, float(basket.size) * at)[0] + found).real
-        size += np.log(np.abs(derivative / at)) - np.log(np.abs(at))  # ω² may be beyond the doubles
+def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) -> list[Trace | None]:
+    """Follow every path, each for its strike, until the integrand has dropped for good; None if it climbs instead."""
+    found: list[Trace | None] = [None] * len(paths)
+    shapes = np.array([[path.start, path.width, np.tan(path.bend)] for path in paths])
+    open_: Indices = np.arange(len(paths))
+    known, count = np.empty((len(paths), 4, 0), complex), 0  # ω, transform, plain bins, log of the integrand
+    while open_.size and count * step < _LONGEST:
+        more = int(np.ceil((_FIRST_LENGTH if count == 0 else _MORE) / step))
+        u = step * np.arange(count, count + more, dtype=np.float64)
+        at, slope = (part.reshape(len(open_), more) for part in _along(shapes[open_], u[None, :]))
+        transform, plain = (part.reshape(at.shape) for part in basket.exponent(at.ravel()))
+        here = strikes[open_]
+        t = float(basket.size)
+        factor = np.where(plain == t, here.k[:, None], here.k_minus_1[:, None] + plain / t)
+        size = (factor * (t * at) + transform).real
+        size += np.log(np.abs(slope / at)) - np.log(np.abs(at))  # ω² may be beyond the doubles
         size = np.where(np.isfinite(size), size, np.inf)
-        sizes = np.concatenate([sizes, size])
-        u, omega = np.concatenate([u, more]), np.concatenate([omega, at])
-        transform, plain = np.concatenate([transform, found]), np.concatenate([plain, uncentred])
-        peak = float(sizes.max())
-        if peak > sizes[0] + 30.0:
-            return None
-        dropped = np.maximum.accumulate(sizes) - sizes > DROP
-        if dropped.any():
-            end = int(dropped.argmax()) + 1
-            return Trace(path, u[:end], omega[:end], transform[:end], plain[:end], peak - float(sizes[0]))
-    return None
+        known = np.concatenate([known, np.stack([at, transform, plain, size], axis=1)], axis=2)
+        count += more
+        sizes = known[:, 3].real
+        peak = sizes.max(axis=1)
+        climbs = peak > sizes[:, 0] + _MOST_RISE
+        dropped = np.maximum.accumulate(sizes, axis=1) - sizes > DROP
+        ended = dropped.any(axis=1) & ~climbs
+        for row in np.flatnonzero(ended):
+            end = int(dropped[row].argmax()) + 1
+            omega, transform_, plain_ = known[row, :3, :end]
+            u = step * np.arange(end, dtype=np.float64)
+            rise = float(peak[row] - sizes[row, 0])
+            found[open_[row]] = Trace(paths[open_[row]], u, omega, transform_, plain_.real, rise)
+        go_on = ~(ended | climbs)
+        open_, known = open_[go_on], known[go_on]
+    return found
 
 
-def best_trace(
-    basket: Basket, start: float, curvature: float, strikes: Strikes, step: float
-) -> tuple[float, Trace | None]:
-    """The scale of the integrand at `start`, and the best of a few paths from there."""
-    width = abs(start) / np.sqrt(curvature)
-    best: Trace | None = None
-    for bend in _STRAIGHT_FIRST if curvature > 20.0 else _BENDS:
-        trace = _trace(basket, Path(start, width, bend), strikes, step)
-        if trace is not None and (best is None or trace.score < best.score):
-            best = trace
-        if best is not None and best.score < 7.0:
-            break
+def best_traces(
+    basket: Basket, start: Real, curvature: Real, strikes: Strikes, step: float
+) -> tuple[Real, list[Trace | None]]:
+    """The scale of the integrand at every `start`, and the best of a few paths from there, for its strike."""
+    width = np.abs(start) / np.sqrt(curvature)
+    best: list[Trace | None] = [None] * len(start)
+    for bends in zip(_BENDS, _STRAIGHT_FIRST, strict=True):
+        left = [
+            row for row, trace in enumerate(best) if trace is None or trace.score >= _GOOD_SCORE
+        ]
+        for first in range(0, len(left), _TOGETHER):
+            rows = np.array(left[first : first + _TOGETHER])
+            paths = [
+                Path(float(start[row]), float(width[row]), bends[int(curvature[row] > _STRAIGHT)])
+                for row in rows
+            ]
+            for row, trace in zip(rows, _traces(basket, paths, strikes[rows], step), strict=True):
+                other = best[row]
+                if trace is not None and (other is None or trace.score < other.score):
+                    best[row] = trace
     return width, best
 
 
-def weighted(basket: Basket, trace: Trace, log_du: Real, probes: int = 7) -> Nodes:
-    """Turn points on a path into quadrature nodes, with a sample of the transform's error."""
+def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: int = 7) -> list[Nodes]:
+    """Turn points on paths into quadrature nodes, with a sample of the transform's error.
+
+    A sample of many paths together has a few points of each, and the worst of it counts for all.
+    """
     inner = 0.0
     if probes > 0:
-        probe = slice(0, None, max(1, len(trace.u) // probes))
-        finer, _ = basket.exponent(trace.omega[probe], 1.6)
-        inner = worst(np.abs(_unwound(finer - trace.transform[probe])) / np.abs(finer))
-    _, derivative = trace.path(trace.u)
-    factor = derivative / (np.pi * float(basket.size) * trace.omega)
-    log_weight = np.asarray(np.log(factor) - np.log(trace.omega) + log_du, dtype=np.complex128)
-    return Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner)
+        each = max(2, probes // len(traces))
+        some = [slice(k % 3, None, max(1, len(trace.u) // each)) for k, trace in enumerate(traces)]
+        at, known = (
+            np.concatenate([part[probe] for part, probe in zip(parts, some, strict=True)])
+            for parts in ([trace.omega for trace in traces], [trace.transform for trace in traces])
+        )
+        for rows in np.array_split(np.arange(len(at)), -(-len(traces) // _TOGETHER)):
+            finer, _ = basket.exponent(at[rows], 1.6)
+            inner = max(inner, worst(np.abs(_unwound(finer - known[rows])) / np.abs(finer)))
+    nodes = []
+    for trace, log_step in zip(traces, log_du, strict=True):
+        _, derivative = trace.path(trace.u)
+        factor = derivative / (np.pi * float(basket.size) * trace.omega)
+        log_weight = np.asarray(np.log(factor) - np.log(trace.omega) + log_step, dtype=np.complex128)
+        nodes.append(Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner))
+    return nodes
 
 
 def _unwound(difference: Complex) -> Complex:
     turns = np.round(difference.imag / (2.0 * np.pi))
     return difference - 2j * np.pi * turns
-
-
-def near(strikes: Strikes, k: float, scale: float) -> Flags:
-    """Which strikes are within a few standard deviations: farther off the nodes do not resolve the phase."""
-    return np.asarray(scale * np.abs(strikes.k - k) < 7.0)

@@ -1,14 +1,15 @@
-"""The put (direction "add", and by parity calls that are not small): one path through the saddle, right of 0."""
+"""The put (direction "add", and by parity calls that are not small): paths through the saddle, right of 0."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.laplace import Flags
-from ballsbins.accounting.balls_and_bins.path import best_trace, near, weighted
+from ballsbins.accounting.balls_and_bins.laplace import Flags, Real
+from ballsbins.accounting.balls_and_bins.path import FARTHEST, best_traces, weighted
 from ballsbins.accounting.balls_and_bins.sums import (
     Estimate,
+    Nodes,
     Strikes,
     estimate_of,
     halved,
@@ -17,30 +18,44 @@ from ballsbins.accounting.balls_and_bins.sums import (
 )
 
 LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
+_MOST_NEWTON = 80
 
 
 class PutContour:
     """A path through the saddle of one strike, right of the pole at 0."""
 
-    def __init__(
-        self, basket: Basket, strikes: Strikes, step: float = 0.1, guess: float | None = None
-    ) -> None:
-        """Build for the first of `strikes`, with that step along the path; `guess` is where the saddle may be."""
-        self.basket, self.k = basket, float(strikes.k[0])
-        self.saddle, curvature = put_saddle(basket, self.k, float(strikes.k_minus_1[0]), guess)
-        self.width, trace = best_trace(basket, self.saddle, max(curvature, 0.5), strikes, step)
-        self.usable = trace is not None
-        if trace is None:
-            return
-        weight = np.full(len(trace.u), step)
-        weight[0] *= 0.5
-        self.nodes = weighted(basket, trace, np.log(weight))
+    def __init__(self, bins: int, k: float, width: float, nodes: Nodes | None, reach: float) -> None:
+        """For the strike k, and others up to `reach` widths from it; without nodes it serves nobody."""
+        self.bins, self.k, self.nodes = bins, k, nodes
+        self._unit = reach / (bins * width)
+
+    @classmethod
+    def through(
+        cls,
+        basket: Basket,
+        strikes: Strikes,
+        step: float = 0.1,
+        guess: Real | None = None,
+        reach: float = FARTHEST,
+    ) -> list[PutContour]:
+        """One for each strike, with that step along the path; `guess` is where the saddles may be."""
+        saddle, curvature = put_saddles(basket, strikes, guess)
+        width, traces = best_traces(basket, saddle, np.maximum(curvature, 0.5), strikes, step)
+        usable = [trace for trace in traces if trace is not None]
+        weights = [np.full(len(trace.u), step) for trace in usable]
+        for weight in weights:
+            weight[0] *= 0.5
+        nodes = iter(weighted(basket, usable, [np.log(weight) for weight in weights]) if usable else [])
+        return [
+            cls(basket.size, float(k), float(w), None if trace is None else next(nodes), reach)
+            for k, w, trace in zip(strikes.k, width, traces, strict=True)
+        ]
 
     def __call__(self, strikes: Strikes) -> Estimate:
         """log put(K)."""
-        if not self.usable:
+        if self.nodes is None:
             return Estimate.nothing(strikes)
-        exponent, load = self.nodes.terms(self.basket.size, strikes)
+        exponent, load = self.nodes.terms(self.bins, strikes)
         scale, parts, slack = slope_sum(exponent, load, self.nodes)
         sums = halved(parts)
         found = estimate_of(scale, sums[0], slack, trapezoidal_error(*sums))
@@ -48,35 +63,34 @@ class PutContour:
 
     def near(self, strikes: Strikes) -> Flags:
         """Which strikes it may serve."""
-        return near(strikes, self.k, self.basket.size * self.width if self.usable else np.inf)
+        return np.asarray((np.abs(strikes.k - self.k) < self._unit) & (self.nodes is not None))
 
 
-def put_saddle(basket: Basket, k: float, k_minus_1: float, guess: float | None = None) -> tuple[float, float]:
-    """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c, and the curvature there, in log c."""
-    t = float(basket.size)
-
-    def slope(log_c: float) -> tuple[float, float]:
-        c = float(np.exp(log_c))
-        _, _, mean, gap, variance = (float(part[0]) for part in basket.on_axis(np.array([c])))
-        gradient = (t * c * k - mean if k < 0.5 else t * c * k_minus_1 + gap) - 2.0
-        return gradient, gradient + 2.0 + variance
-
-    low, high = float(np.log(2.0 / t) - np.log(k)), LARGEST_LOG_SADDLE  # the mean is not negative
+def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> tuple[Real, Real]:
+    """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c for every strike, and the curvature there, in log c."""
+    t, k, k_minus_1 = float(basket.size), strikes.k, strikes.k_minus_1
+    low, high = np.log(2.0 / t) - np.log(k), np.full(k.shape, LARGEST_LOG_SADDLE)  # the mean is not negative
     if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
         variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
         b = t * k_minus_1
         root = np.sqrt(b * b + 8.0 * variance)
-        guess = (root - b) / (2.0 * variance) if b < 0 else 4.0 / (root + b)
-    x = float(np.clip(np.log(guess), low, high))
-    curvature = 1.0
-    for _ in range(80):
-        gradient, curvature = slope(x)
-        if gradient > 0:
-            high = x
-        else:
-            low = x
-        if abs(gradient) < 0.02 * np.sqrt(max(curvature, 0.5)) or high - low < 1e-3:
+        guess = np.where(b < 0, (root - b) / (2.0 * variance), 4.0 / (root + b))
+    x, curvature = np.clip(np.log(guess), low, high), np.ones(k.shape)
+    rows = np.arange(len(k))
+    for _ in range(_MOST_NEWTON):
+        c = np.exp(x[rows])
+        _, _, mean, gap, variance_ = basket.on_axis(c)
+        gradient = np.where(k[rows] < 0.5, t * c * k[rows] - mean, t * c * k_minus_1[rows] + gap) - 2.0
+        curvature[rows] = gradient + 2.0 + variance_
+        above = gradient > 0.0
+        high[rows] = np.where(above, x[rows], high[rows])
+        low[rows] = np.where(above, low[rows], x[rows])
+        done = np.abs(gradient) < 0.02 * np.sqrt(np.maximum(curvature[rows], 0.5))
+        done |= high[rows] - low[rows] < 1e-3
+        step = x[rows] - np.clip(gradient / np.maximum(curvature[rows], 1e-3), -4.0, 4.0)
+        inside = (low[rows] < step) & (step < high[rows])
+        x[rows] = np.where(done, x[rows], np.where(inside, step, 0.5 * (low + high)[rows]))
+        rows = rows[~done]
+        if rows.size == 0:
             break
-        step = x - np.clip(gradient / max(curvature, 1e-3), -4.0, 4.0)
-        x = step if low < step < high else 0.5 * (low + high)
-    return float(np.exp(x)), curvature
+    return np.exp(x), curvature

@@ -149,9 +149,9 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
         with np.errstate(over="ignore"):
             loss = np.exp(log_omega[near, None] + s * g - 0.5 * s * s)
         weight = np.exp(-0.5 * g * g) * gap / math.sqrt(2 * math.pi)
-        short = np.expm1(-loss) @ weight
+        short = np.vecdot(np.expm1(-loss), weight)
         with np.errstate(divide="ignore"):
-            plain = np.log(np.exp(-loss) @ weight)
+            plain = np.log(np.vecdot(np.exp(-loss), weight))
         result[near] = np.where(short > -0.5, np.log1p(np.maximum(short, -0.5)), plain)
     if not near.all():
         c = centre[~near, None]

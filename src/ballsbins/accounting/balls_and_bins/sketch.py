@@ -79,6 +79,17 @@ def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
     return np.asarray(np.log(gap) - 0.5 * x * x - _LOG_ROOT_TAU, dtype=np.float64)
 
 
+def cubic(at: Real, x: Real, y: Real) -> Real:
+    """Values at some points between increasing x: the cubic through the four around, within their range."""
+    first = np.clip(np.searchsorted(x, at) - 2, 0, x.size - 4)
+    window = first[:, None] + np.arange(4)
+    away, values = x[window] - at[:, None], y[window]
+    gap = away[:, :, None] - away[:, None, :] + np.eye(4)
+    weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -away[:, None, :]) / gap, axis=2)
+    found = (weight * values).sum(axis=1)
+    return np.asarray(np.clip(found, values.min(axis=1), values.max(axis=1)), dtype=np.float64)
+
+
 class PutSketch:
     """A table of put(K) in the parameter c > 0, the saddle of the integrand: nothing has to be solved for.
 
@@ -117,12 +128,19 @@ class PutSketch:
             self._fill(self._table)
         return Strikes(self._table[3], self._table[4]), self._table[6]
 
-    def saddle(self, k: float) -> float | None:
-        """About the c that belongs to K; None if it is beyond what a path can start from."""
-        known = self.strikes(k)[0].k
-        if k <= known[-1]:
-            return None
-        return float(np.exp(np.interp(-np.log(k), -np.log(known), self._table[0])))
+    def saddles(self, k: Real) -> tuple[Real, Real]:
+        """About the c that belongs to every K, and the curvature there, in log c; the last ones beyond the table."""
+        known = self.strikes(float(k.min()))[0].k
+        log_c, variance = (np.interp(-np.log(k), -np.log(known), self._table[row]) for row in (0, 5))
+        return np.exp(log_c), variance + 2.0
+
+    def log_put(self, k: Real) -> Real:
+        """About log put(K): between the strikes of the table a cubic, beyond its last one a straight line."""
+        strikes, log = self.strikes(float(k.min()))
+        rows = np.isfinite(log) & (strikes.k > 0.0)
+        position, log, at = -np.log(strikes.k[rows]), log[rows], -np.log(k)
+        slope = (log[-1] - log[-2]) / (position[-1] - position[-2])
+        return np.where(at > position[-1], log[-1] + slope * (at - position[-1]), cubic(at, position, log))
 
     def log_bound(self, strikes: Strikes) -> Real:
         """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0.
