@@ -59,12 +59,12 @@ def plain_copy(source, target):
 
 def engine(source, target):
     from ballsbins import BallsAndBins, Key
-    from ballsbins.engines.inputs import open_inputs
-    from ballsbins.engines.local import build
-    from ballsbins.engines.memory import Memory
-    from ballsbins.engines.plan import plan
+    from ballsbins.batch_files.build import build
+    from ballsbins.batch_files.build_plan import plan_build
+    from ballsbins.batch_files.inputs import open_inputs
+    from ballsbins.batch_files.sort import Memory
 
-    made = plan(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY))
+    made = plan_build(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY))
     return build(made, target, Key.from_seed(1)).num_examples
 
 
@@ -81,7 +81,7 @@ def plain_read(source, _):
 
 
 def batch_read(source, _):
-    from ballsbins.engines import BatchFiles
+    from ballsbins.batch_files import BatchFiles
 
     return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0))
 
@@ -100,7 +100,7 @@ def run_here(name, source, target):
     """Do a job and print what it took, after a warm import."""
     import pyarrow.parquet  # noqa: F401
 
-    import ballsbins.engines  # noqa: F401
+    import ballsbins.batch_files  # noqa: F401
 
     before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     rows = JOBS[name](source, target)

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from ballsbins import BallsAndBins, Key
-from ballsbins.engines import spark
-from ballsbins.engines.inputs import open_inputs
-from ballsbins.engines.plan import plan
+from ballsbins.batch_files import spark
+from ballsbins.batch_files.build_plan import plan_build
+from ballsbins.batch_files.inputs import open_inputs
 from engines import make
 
 ROWS, SMALL = 2_000_000, 20_000
@@ -39,7 +39,7 @@ def cpu_seconds():
 
 
 def ours(session, source, target):
-    made = plan(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)))
+    made = plan_build(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)))
     spark.build(made, target, Key.from_seed(1), session=session, parts=PARTS)
 
 

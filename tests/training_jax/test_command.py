@@ -16,11 +16,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, Key
+from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.build import build
+from ballsbins.batch_files.build_plan import plan_build
+from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.cli import app, main
-from ballsbins.engines import BatchFiles
-from ballsbins.engines.inputs import open_inputs
-from ballsbins.engines.local import build
-from ballsbins.engines.plan import plan as build_plan
 from ballsbins.report import Card
 from ballsbins.training.checkpoint import load
 from ballsbins.training.dataset import Dataset
@@ -164,7 +164,7 @@ def test_batch_files_give_the_same_result(place, tmp_path):
     found = [train(data, plan, key=7, stop_after=9).parameters]
     for pad in (False, True):
         table = open_inputs([str(place / "data" / "train")])
-        build(build_plan(table, sampler, pad=pad), tmp_path / str(pad), Key.from_seed(7))
+        build(plan_build(table, sampler, pad=pad), tmp_path / str(pad), Key.from_seed(7))
         files = BatchFiles.open(tmp_path / str(pad))
         found.append(train(data, plan, key=7, stop_after=9, batches=files).parameters)
     leaves = [jax.tree.leaves(each) for each in found]

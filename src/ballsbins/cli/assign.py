@@ -53,7 +53,7 @@ def assign(
 
     For example: ballsbins assign clicks/ --identity user --out bins.parquet --steps 1000 --key-file key
     """
-    from ballsbins.engines.assign import plan_assignment
+    from ballsbins.batch_files.assignments import plan_assignment
 
     if out is None:
         raise InvalidInputError("--out", None, "given", "Name the Parquet file to write.")

@@ -79,9 +79,9 @@ def build(
 
     For example: ballsbins build clicks/ --out batches/ --batch-size 1024 --key-file key
     """
-    from ballsbins.engines.manifest import stored_epoch
-    from ballsbins.engines.placement import check_placement
-    from ballsbins.engines.plan import plan
+    from ballsbins.batch_files.build_plan import plan_build
+    from ballsbins.batch_files.format import stored_epoch
+    from ballsbins.batch_files.row_order import check_row_order
 
     if out is None:
         raise InvalidInputError("--out", None, "given", "Name the directory of the batch files.")
@@ -97,12 +97,12 @@ def build(
     chosen = shared.sampler_for(
         sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size, epochs=epochs
     )
-    prepared = plan(
+    prepared = plan_build(
         table, chosen, identity_column=identity, pad=pad, memory=shared.memory_from(memory), compression=compression,
         num_examples=examples,
         mechanism=None if noise_multiplier is None else lambda drawn: Mechanism(drawn, noise_multiplier, epochs),
     )  # fmt: skip
-    check_placement(prepared.sampler, prepared.num_examples, prepared.identity)
+    check_row_order(prepared.sampler, prepared.num_examples, prepared.identity)
     numbers = sorted({stored_epoch(prepared.sampler, number) for number in wanted})
     if dry_run:
         return show_plan(prepared, len(numbers), engine, json_log=json_log)
@@ -152,7 +152,7 @@ def _refuse_beside_remove(context: typer.Context) -> None:
 
 
 def _remove(out: Path, epochs: list[int], *, json_log: bool) -> None:
-    from ballsbins.engines.workspace import remove_epoch
+    from ballsbins.batch_files.epoch_directory import remove_epoch
 
     for number in epochs:
         remove_epoch(out, number)

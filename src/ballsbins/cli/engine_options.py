@@ -17,8 +17,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Sampler
 
 if TYPE_CHECKING:
-    from ballsbins.engines.inputs import Inputs
-    from ballsbins.engines.memory import Memory
+    from ballsbins.batch_files.inputs import Inputs
+    from ballsbins.batch_files.sort import Memory
 
 RUN, DATA, HOW = "What is run", "The data", "How it is built"
 
@@ -94,7 +94,7 @@ JsonLogOption = Annotated[
 
 def opened(inputs: list[str] | None, no_header: bool, types: list[str] | None) -> Inputs:
     """The table that the options describe."""
-    from ballsbins.engines.inputs import CsvOptions, open_inputs
+    from ballsbins.batch_files.inputs import CsvOptions, open_inputs
 
     named: dict[str, str] = {}
     for entry in types or ():
@@ -143,7 +143,7 @@ def epochs_from(epochs: int, epoch: int | None) -> list[int]:
 
 def memory_from(text: str) -> Memory:
     """The memory limit."""
-    from ballsbins.engines.memory import Memory
+    from ballsbins.batch_files.sort import Memory
 
     return Memory.parse(text)
 
@@ -165,12 +165,12 @@ class Engine(NamedTuple):
 def engine_of(name: EngineName, master: str | None) -> Iterator[Engine]:
     """The engine, ready to work."""
     if name is EngineName.EMBEDDED:
-        from ballsbins.engines import assign as assignment
-        from ballsbins.engines import local
+        from ballsbins.batch_files import assignments as assignment
+        from ballsbins.batch_files import build as local
 
         yield Engine(local.build, assignment.assign)
         return
-    from ballsbins.engines import spark
+    from ballsbins.batch_files import spark
 
     with spark.session() if master is None else spark.session(master) as session:
         yield Engine(partial(spark.build, session=session), partial(spark.assign, session=session))

@@ -14,8 +14,8 @@ from ballsbins.cli import render
 from ballsbins.cli.engine_options import EngineName
 
 if TYPE_CHECKING:
-    from ballsbins.engines.plan import Plan
-    from ballsbins.engines.progress import Progress, Report
+    from ballsbins.batch_files.build import BuildProgress, Report
+    from ballsbins.batch_files.build_plan import BuildPlan
 
 
 def log(line: Any) -> None:
@@ -23,7 +23,7 @@ def log(line: Any) -> None:
     typer.echo(json.dumps(line, ensure_ascii=False, allow_nan=False))
 
 
-def show_plan(prepared: Plan, epochs: int, engine: EngineName, *, json_log: bool) -> None:
+def show_plan(prepared: BuildPlan, epochs: int, engine: EngineName, *, json_log: bool) -> None:
     """Say what would be done, and what it needs; refuse what the engine would refuse."""
     if engine is EngineName.EMBEDDED:
         prepared.require_memory()
@@ -89,7 +89,7 @@ def progress(*, json_log: bool) -> Iterator[Report | None]:
     with bar:
         task = bar.add_task("reading", total=1.0, epoch=0, rows="0", bytes="0 B", left="some time")
 
-        def report(at: Progress) -> None:
+        def report(at: BuildProgress) -> None:
             bar.update(
                 task,
                 description=at.stage,

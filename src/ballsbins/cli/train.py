@@ -23,7 +23,7 @@ from ballsbins.report.words import how, stated
 from ballsbins.samplers import Key, Sampler
 
 if TYPE_CHECKING:
-    from ballsbins.engines import BatchFiles
+    from ballsbins.batch_files import BatchFiles
     from ballsbins.training.dataset import Dataset
     from ballsbins.training.plan import MaxBatchSize, Plan
     from ballsbins.training.trainer import Progress, Result
@@ -333,7 +333,7 @@ def _noise(
 
 
 def _open(directory: Path) -> BatchFiles:
-    from ballsbins.engines import BatchFiles
+    from ballsbins.batch_files import BatchFiles
 
     return BatchFiles.open(directory)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.engines import BatchFiles
-from ballsbins.engines.manifest import WEIGHT_COLUMN
+from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.format import WEIGHT_COLUMN
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import Key, Sampler
 from ballsbins.training.binding import data_tag

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from ballsbins._files import write_text
-from ballsbins.engines import BatchFiles
+from ballsbins.batch_files import BatchFiles
 from ballsbins.errors import SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card

@@ -1,0 +1,212 @@
+"""Write only who goes where: (row identity, epoch, batch), for those who join it with their data in a warehouse.
+
+Rows are in batch order. For samplers that put every row into one batch it is the embedded engine on the identities
+alone, so truncation and the search for duplicates are the same. Poisson puts a row into Bin(T, 1/T) batches of an
+epoch: on average one, none with probability 1/e; so the file has about n rows an epoch, a join with it repeats rows,
+and 37 % of the data are not in it. It is drawn batch by batch, in memory for one batch.
+
+The file's key-value metadata has the public id of its run (`RUN_METADATA`): with it, more epochs of the run can be
+assigned later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ballsbins._extras import load
+from ballsbins.batch_files.build import Report, Reporter, sorted_batches
+from ballsbins.batch_files.build_plan import BuildPlan, plan_build
+from ballsbins.batch_files.epoch_directory import new_file
+from ballsbins.batch_files.format import stored_epoch
+from ballsbins.batch_files.inputs import Inputs
+from ballsbins.batch_files.row_order import check_row_order, row_order_of
+from ballsbins.batch_files.sort import Memory
+from ballsbins.errors import InvalidInputError
+from ballsbins.samplers import Key, Sampler
+from ballsbins.samplers.base import check_epoch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+POSITION, EPOCH, BATCH = "position", "epoch", "batch"
+RUN_METADATA = b"ballsbins.run"
+_ROW_GROUP = 1 << 18
+
+
+class Positions(Inputs):
+    """A table of nothing but the numbers 0 … n − 1, without files."""
+
+    def __init__(self, num_examples: int) -> None:
+        """Take the number of rows."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        self.files, self._rows = (), num_examples
+        self.schema: pa.Schema = arrow.schema([arrow.field(POSITION, arrow.int64())])
+
+    @property
+    def bytes(self) -> int:
+        """As if every number was stored."""
+        return 8 * self._rows
+
+    def count(self) -> int:
+        """Their number."""
+        return self._rows
+
+    @cached_property
+    def stored_row_bytes(self) -> float:
+        """As if every number was stored."""
+        return 8.0
+
+    def fingerprint(self) -> str:
+        """Their number says all."""
+        return f"positions:{self._rows}"
+
+    def sample(self) -> pa.Table:
+        """The first of them."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        return arrow.table([arrow.array(np.arange(min(self._rows, _ROW_GROUP)))], schema=self.schema)
+
+    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give some at a time."""
+        arrow = load("pyarrow", feature="Batching tables", extra="data")
+        for begin in range(0, self._rows, rows):
+            numbers = np.arange(begin, min(begin + rows, self._rows))
+            yield 8 * (begin + len(numbers)), arrow.record_batch([arrow.array(numbers)], schema=self.schema)
+
+
+def plan_assignment(
+    source: Inputs | int,
+    sampler: Sampler | Callable[[int], Sampler],
+    *,
+    identity_column: str | None = None,
+    memory: Memory | None = None,
+    compression: str = "snappy",
+) -> BuildPlan:
+    """Decide how to assign the rows of `source`: files, or the number of rows where they are named by position."""
+    if identity_column is None:
+        rows: Any = Positions(source if isinstance(source, int) else source.count())
+    elif isinstance(source, int):
+        raise InvalidInputError(
+            "the identity column", identity_column, "left out without inputs", "Name the files that have it."
+        )
+    elif identity_column in (EPOCH, BATCH):
+        raise InvalidInputError(
+            "the identity column", identity_column, f"of another name than {EPOCH} and {BATCH}",
+            "The assignment has columns of these names: rename yours.",
+        )  # fmt: skip
+    else:
+        rows = source.only([identity_column])
+    made = plan_build(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
+    if made.sampler.partitions:
+        check_row_order(made.sampler, made.num_examples, made.identity)
+    else:
+        require_numbered(made)
+    return made
+
+
+def assign(
+    plan: BuildPlan, path: str | Path, key: Key, epochs: Sequence[int] = (0,), report: Report | None = None
+) -> str:
+    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+
+    Args:
+      plan: what is assigned, from `plan_assignment`.
+      path: the file to write; it must not exist yet.
+      key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
+      epochs: the epochs to assign, counted from 0.
+      report: called with the progress.
+
+    Returns:
+      The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
+    """
+    parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
+    numbers = checked_epochs(epochs)
+    run_key = key.for_run()
+    schema = assignment_schema(plan, run_key)
+    target = Path(path)
+    plan.require_disk(target.parent)
+    with (
+        new_file(target) as (made, scratch),
+        parquet.ParquetWriter(
+            str(made), schema, compression=plan.compression, write_statistics=False
+        ) as file,
+    ):
+        for epoch in numbers:
+            reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
+            for table in _epoch_of(plan, run_key, epoch, scratch, reporter, schema):
+                file.write_table(table)
+    return str(run_key.run)
+
+
+def checked_epochs(epochs: Sequence[int]) -> list[int]:
+    """The epochs to assign: at least one."""
+    if not epochs:
+        raise InvalidInputError("epochs", list(epochs), "at least one", "Name the epochs to assign, from 0.")
+    return [check_epoch(epoch) for epoch in epochs]
+
+
+def assignment_schema(plan: BuildPlan, run_key: Key) -> pa.Schema:
+    """The columns of an assignment: what names a row, the epoch and the batch. Its metadata has the id of the run."""
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    return arrow.schema(
+        [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())],
+        metadata={RUN_METADATA: str(run_key.run)},
+    )
+
+
+def _epoch_of(
+    plan: BuildPlan, key: Key, epoch: int, scratch: Path, reporter: Reporter, schema: pa.Schema
+) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+
+    def finished(table: pa.Table, steps: Any) -> pa.Table:
+        columns = [
+            *table.columns,
+            arrow.array(np.full(len(steps), epoch)),
+            arrow.array(steps.astype(np.int32)),
+        ]
+        return arrow.table(columns, schema=schema)
+
+    if not plan.sampler.partitions:
+        yield from _poisson(plan, key, epoch, reporter, finished)
+        return
+    drawn = stored_epoch(plan.sampler, epoch)
+    row_order = row_order_of(plan.sampler, key, drawn, plan.num_examples, plan.identity)
+    for batches in sorted_batches(plan, row_order, scratch, reporter):
+        stop = batches.first_step + len(batches.sizes)
+        steps = np.repeat(np.arange(batches.first_step, stop), batches.sizes)
+        for begin in range(0, len(steps), _ROW_GROUP):
+            rows = arrow.array(batches.order[begin : begin + _ROW_GROUP])
+            yield finished(batches.table.take(rows), steps[begin : begin + _ROW_GROUP])
+        reporter.written(stop, plan.sampler.steps)
+
+
+def require_numbered(plan: BuildPlan) -> None:
+    """Refuse a column for a sampler, Poisson, that numbers the rows."""
+    if plan.identity is not None:
+        raise InvalidInputError(
+            "the identity column",
+            plan.identity.name,
+            "left out for Poisson",
+            "Only balls-and-bins places a row by itself; the other samplers number the rows.",
+        )
+
+
+def _poisson(plan: BuildPlan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    waiting: list[Any] = []
+    steps: list[int] = []
+    held = 0
+    for step, batch in enumerate(plan.sampler.batches(plan.num_examples, key, epoch)):
+        waiting.append(batch.astype(np.int64))
+        steps.append(step)
+        held += len(batch)
+        if held >= _ROW_GROUP or step == plan.sampler.steps - 1:
+            positions = arrow.table([arrow.array(np.concatenate(waiting))], schema=plan.inputs.schema)
+            yield finished(positions, np.repeat(steps, [len(part) for part in waiting]))
+            waiting, steps, held = [], [], 0
+            reporter.written(step + 1, plan.sampler.steps)

@@ -1,0 +1,233 @@
+"""Build batch files and assignments on Spark: executors assign, sort and write; the driver publishes what they wrote.
+
+**Assignments.** Write only who goes where, on Spark: the same file as the embedded engine's `assign`.
+
+Executors sort and truncate the identities in parts; the driver strings the parts together. Poisson draws every batch
+on some executor and reads nothing: it costs about one line a row and epoch, but a join with it repeats rows.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ballsbins import _check
+from ballsbins._extras import load
+from ballsbins._files import write_new
+from ballsbins.batch_files.assignments import assignment_schema, checked_epochs, require_numbered
+from ballsbins.batch_files.build import Report, Reporter, begin_epoch
+from ballsbins.batch_files.build_plan import BuildPlan
+from ballsbins.batch_files.epoch_directory import new_epoch, new_file
+from ballsbins.batch_files.format import MANIFEST_NAME, OFFSETS_NAME, Manifest, part_name, stored_epoch
+from ballsbins.batch_files.row_order import row_order_of
+from ballsbins.batch_files.spark.session import broadcast, ship, what_failed
+from ballsbins.errors import DataError
+from ballsbins.samplers import BallsAndBins, Key
+from ballsbins.samplers.base import check_epoch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ballsbins.batch_files.spark.part_writer import Written
+
+
+def build(
+    plan: BuildPlan,
+    directory: str | Path,
+    key: Key,
+    epoch: int = 0,
+    report: Report | None = None,
+    *,
+    session: SparkSession,
+    parts: int | None = None,
+) -> Manifest:
+    """Write one epoch of batch files, unless it is there already; return its manifest.
+
+    `parts` is the number of partitions and files, at most one for each batch; by default at least one for each core
+    of the cluster. No row's batch depends on it. The run is chosen as by the embedded engine.
+    """
+    path, number = Path(directory).absolute(), stored_epoch(plan.sampler, check_epoch(epoch))
+    per_file = batches_per_file(plan, session, parts)
+    run_key, manifest, is_there = begin_epoch(plan, path, key, number)
+    if is_there:
+        return manifest
+    manifest = replace(manifest, batches_per_file=per_file)
+    reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
+    with new_epoch(path, manifest) as (made, scratch):
+        written = write_parts(plan, manifest, run_key, scratch, session, reporter)
+        _publish(written, manifest, made)
+    return manifest
+
+
+def _publish(written: list[Written], manifest: Manifest, made: Path) -> None:
+    """Make an epoch of the parts; the manifest comes last."""
+    for number, part in enumerate(written):
+        Path(part.path).rename(made / part_name(number))
+    sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
+    content = io.BytesIO()
+    np.save(content, np.concatenate(([0], np.cumsum(sizes))))
+    write_new(made / OFFSETS_NAME, content.getvalue())
+    write_new(made / MANIFEST_NAME, manifest.to_json().encode("utf-8"))
+
+
+def assign(
+    plan: BuildPlan,
+    path: str | Path,
+    key: Key,
+    epochs: Sequence[int] = (0,),
+    report: Report | None = None,
+    *,
+    session: SparkSession,
+    parts: int | None = None,
+) -> str:
+    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+
+    `parts` is the number of partitions of an epoch; no row's batch depends on it. A master key begins a new run, and
+    the key of a run continues it. Returns the public id of the run, which the file's metadata has, too.
+    """
+    parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
+    numbers = checked_epochs(epochs)
+    run_key = key.for_run()
+    schema = assignment_schema(plan, run_key)
+    with (
+        new_file(Path(path).absolute()) as (made, scratch),
+        parquet.ParquetWriter(
+            str(made), schema, compression=plan.compression, write_statistics=False
+        ) as file,
+    ):
+        for epoch in numbers:
+            below = scratch / f"epoch-{epoch}"
+            below.mkdir(mode=0o700)
+            reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
+            manifest = _manifest(plan, run_key, epoch, batches_per_file(plan, session, parts))
+            for number, part in enumerate(write_parts(plan, manifest, run_key, below, session, reporter)):
+                steps = np.repeat(np.arange(len(part.sizes)) + number * manifest.batches_per_file, part.sizes)
+                _append(file, parquet.ParquetFile(part.path), epoch, steps.astype(np.int32), schema)
+                Path(part.path).unlink()
+    return str(run_key.run)
+
+
+def _manifest(plan: BuildPlan, key: Key, epoch: int, per_file: int) -> Manifest:
+    """What the parts are written by. To their writer, Poisson's batches are bins like others, already truncated."""
+    if not plan.sampler.partitions:
+        require_numbered(plan)
+        bins = replace(plan, sampler=BallsAndBins(plan.sampler.steps), mechanism=None)
+        return replace(bins.manifest(key, epoch), batches_per_file=per_file)
+    drawn = stored_epoch(plan.sampler, epoch)
+    row_order_of(plan.sampler, key, drawn, plan.num_examples, plan.identity)  # refuses what has none
+    return replace(plan.manifest(key, drawn), batches_per_file=per_file)
+
+
+def _append(file: Any, part: Any, epoch: int, steps: Any, schema: Any) -> None:
+    arrow = load("pyarrow", feature="Writing assignments", extra="data")
+    begin = 0
+    for rows in part.iter_batches(1 << 18):
+        end = begin + rows.num_rows
+        columns = [*rows.columns, arrow.array(np.full(rows.num_rows, epoch)), arrow.array(steps[begin:end])]
+        file.write_table(arrow.table(columns, schema=schema))
+        begin = end
+
+
+def batches_per_file(plan: BuildPlan, session: SparkSession, parts: int | None) -> int:
+    """Batches in one part: for so many parts, or for one for each core, and more where they would grow too large."""
+    wanted = session.sparkContext.defaultParallelism if parts is None else parts
+    number = _check.integer("parts", wanted, 1, advice="State how many files an epoch is cut into.")
+    even = -(-plan.sampler.steps // number)
+    return even if parts is not None else min(even, plan.batches_per_file)
+
+
+def write_parts(
+    plan: BuildPlan, manifest: Manifest, key: Key, scratch: Path, session: SparkSession, reporter: Reporter
+) -> list[Written]:
+    """Have Spark write all parts below `scratch`; return them in order."""
+    load("pyspark", feature="The Spark engine", extra="spark")
+    from ballsbins.batch_files.spark.part_writer import FORMAT, BatchSource, Job, read_committed, write_part
+    from ballsbins.batch_files.spark.rows import drawn, sorted_rows
+
+    job = Job.of(scratch, manifest, plan.inputs.schema, plan.rows_per_group, plan.compression)
+    ship(session)
+    with (
+        broadcast(session, drawn(plan, manifest, key)) as secret,
+        _spark_errors(scratch),
+        watched(session, scratch, manifest, plan, reporter),
+    ):
+        session.dataSource.register(BatchSource)
+        rows = sorted_rows(plan, manifest, session, secret)
+        rows.write.format(FORMAT).mode("append").option("job", job.to_option()).save()
+    written = {part.part: part for part in read_committed(scratch)}
+    if plan.num_examples == 0:  # Spark runs no tasks for a table that it knows to be empty
+        written = {part: write_part(job, part, []) for part in range(manifest.num_parts)}
+    for part in written.values():
+        if part.problem is not None:
+            raise DataError(part.problem)
+    if set(written) != set(range(manifest.num_parts)):
+        raise DataError(
+            f"Spark wrote {len(written)} of {manifest.num_parts} parts. Run the same command again."
+        )
+    came = sum(part.rows for part in written.values())
+    if came != plan.num_examples and plan.sampler.partitions:
+        raise DataError(
+            f"The inputs had {plan.num_examples:,} rows when they were counted, but {came:,} when Spark read them. "
+            "Build from files that do not change, and that all machines of the cluster see."
+        )
+    return [written[part] for part in range(manifest.num_parts)]
+
+
+@contextmanager
+def _spark_errors(scratch: Path) -> Iterator[None]:
+    """Turn a failed Spark job into an error that says what failed, without the Java stack."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise DataError(
+            f"Spark could not write below {str(scratch.parent.parent)!r}: {what_failed(error)} Nothing unfinished "
+            "was left behind. Check that all machines of the cluster can read the inputs and write this directory, "
+            "then run the same command again."
+        ) from None
+
+
+_PAUSE = 0.5  # seconds between two looks
+
+
+@contextmanager
+def watched(
+    session: SparkSession, scratch: Path, manifest: Manifest, plan: BuildPlan, reporter: Reporter
+) -> Iterator[None]:
+    """Tell `reporter` from time to time, from a thread of its own, until the block ends."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_PAUSE):
+            begun = sum(1 for entry in scratch.iterdir() if entry.is_dir())
+            if begun:
+                written = min(max(begun - 1, 0), manifest.num_parts) * manifest.batches_per_file
+                reporter.written(min(written, manifest.steps), manifest.steps)
+            else:
+                share = _finished_share(session)
+                reporter.read(int(share * plan.num_examples), int(share * plan.inputs.bytes))
+
+    thread = threading.Thread(target=watch, name="ballsbins-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    reporter.written(manifest.steps, manifest.steps)
+
+
+def _finished_share(session: SparkSession) -> float:
+    tracker = session.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    tasks = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+    return max((done / max(total, 1) for done, total in tasks), default=0.0)

@@ -1,0 +1,294 @@
+"""Tables come from Parquet, CSV and TSV, files and directories, local or elsewhere; what is wrong is named."""
+
+import gzip
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+
+from ballsbins import BallsAndBins, new_key
+from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.build import build, joined
+from ballsbins.batch_files.build_plan import plan_build
+from ballsbins.batch_files.inputs import CsvOptions, open_inputs
+from ballsbins.batch_files.sort import Memory
+from ballsbins.errors import DataError, InvalidInputError
+
+from .conftest import ROWS
+
+
+def all_rows(inputs, rows=1000):
+    return pa.Table.from_batches([batch for _, batch in inputs.read(rows)], schema=inputs.schema)
+
+
+def write_csv(table, path, delimiter=","):
+    pc.write_csv(table, path, pc.WriteOptions(delimiter=delimiter))
+
+
+def test_a_directory_is_read_in_order_of_path_and_what_is_not_data_is_left_out(folder, table):
+    inputs = open_inputs([folder])
+    assert inputs.count() == ROWS
+    assert all_rows(inputs).equals(table)
+    assert max(batch.num_rows for _, batch in inputs.read(1000)) <= 1000
+
+
+def test_inputs_are_taken_in_the_order_given(folder, table):
+    paths = sorted(folder.glob("*.parquet"))[::-1]
+    rows = all_rows(open_inputs(paths))["row"].to_pylist()
+    assert rows[0] == 15_000
+    assert rows[-1] == 0
+    assert sorted(rows) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz"])
+def test_text_gives_the_same_batches_as_parquet(ending, folder, table, key, tiny, tmp_path):
+    path = tmp_path / "in"
+    path.mkdir()
+    for number, begin in enumerate(range(0, ROWS, 9_000)):
+        part = path / f"part-{number}.{ending.removesuffix('.gz')}"
+        write_csv(table.slice(begin, 9_000), part, "\t" if ending == "tsv" else ",")
+        if ending.endswith(".gz"):
+            (path / f"{part.name}.gz").write_bytes(gzip.compress(part.read_bytes()))
+            part.unlink()
+    sampler = BallsAndBins(40, max_batch_size=500, num_examples=ROWS)
+    build(plan_build(open_inputs([path]), sampler, memory=tiny), tmp_path / "out", key)
+    for indices, batch in zip(
+        sampler.batches(ROWS, key), BatchFiles.open(tmp_path / "out").batches(0), strict=True
+    ):
+        assert np.array_equal(batch["row"].to_numpy(), indices)
+        assert np.array_equal(batch["x"].to_numpy().astype(np.float32), table["x"].to_numpy()[indices])
+
+
+def test_text_without_a_header_and_with_stated_types(tmp_path):
+    (tmp_path / "in.csv").write_text("1,007,2.5\n2,008,3.5\n")
+    inputs = open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f1": "string"}))
+    assert all_rows(inputs).to_pylist() == [
+        {"f0": 1, "f1": "007", "f2": 2.5},
+        {"f0": 2, "f1": "008", "f2": 3.5},
+    ]
+    with pytest.raises(InvalidInputError, match="the type of f1 is 'number'"):
+        open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f1": "number"}))
+    with pytest.raises(DataError, match="The column 'f9' is missing"):
+        open_inputs([tmp_path / "in.csv"], csv=CsvOptions(header=False, types={"f9": "string"}))
+
+
+def test_line_breaks_within_quotes_may_stand_anywhere(tmp_path, monkeypatch):
+    """Text is read in blocks; here, small ones that end within a value time and again."""
+    monkeypatch.setattr("ballsbins.batch_files.inputs._CSV_BLOCK", 300)
+    values = ["a\n, b \n" * (row % 7) for row in range(200)]
+    lines = ["n,t\n", *(f'{row},"{value}"\n' for row, value in enumerate(values))]
+    (tmp_path / "in.csv").write_text("".join(lines), newline="")
+    assert all_rows(open_inputs([tmp_path / "in.csv"])).to_pydict() == {"n": list(range(200)), "t": values}
+
+
+def test_an_address_of_pyarrow_fs(folder, table):
+    assert all_rows(open_inputs([folder.as_uri()])).equals(table)
+    with pytest.raises(DataError, match="'nowhere://x/y' cannot be read"):
+        open_inputs(["nowhere://x/y"])
+
+
+def test_the_fingerprint_tells_inputs_apart_and_does_not_depend_on_where_they_are(folder, table, tmp_path):
+    first = open_inputs([folder]).fingerprint()
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in sorted(folder.glob("*.parquet")):
+        (moved / path.name).write_bytes(path.read_bytes())
+    assert open_inputs([moved]).fingerprint() == first
+    os.utime(moved / "part-0.parquet", (0, 0))
+    assert open_inputs([moved]).fingerprint() == first
+    pq.write_table(table.slice(0, 1).set_column(0, "row", [[5]]), moved / "part-0.parquet")
+    assert open_inputs([moved]).fingerprint() != first
+
+
+def test_nobody_without_the_key_can_try_out_rows_by_the_fingerprint(folder, key, tiny):
+    """It stands in the manifest and in logs: a plain digest would tell who knows all rows but one the last."""
+    made = plan_build(open_inputs([folder]), BallsAndBins(10), memory=tiny)
+    mine, other = key.for_run(), new_key().for_run()
+    shown = [made.manifest(secret, epoch).fingerprint for secret, epoch in ((mine, 0), (mine, 1), (other, 0))]
+    assert shown[0] == shown[1] != shown[2]
+    assert shown[0] not in made.fingerprint
+    assert made.fingerprint.removeprefix("sha256:") not in made.manifest(mine, 0).to_json()
+
+
+def test_schemas_that_differ_are_named(table, tmp_path):
+    for name, part in (
+        ("a", table),
+        ("b", table.set_column(2, "x", table["x"].cast(pa.float64()))),
+        ("c", table.drop_columns("maybe")),
+        ("d", table.append_column("more", table["x"])),
+    ):
+        pq.write_table(part, tmp_path / f"{name}.parquet")
+    for other, message in (
+        ("b", r"'x' is of type double in '.*b\.parquet', but of type float in '.*a\.parquet'"),
+        ("c", r"'maybe' is missing in '.*c\.parquet'"),
+        ("d", r"'more', which '.*d\.parquet' has is missing in '.*a\.parquet'"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_inputs([tmp_path / "a.parquet", tmp_path / f"{other}.parquet"])
+
+
+def test_columns_in_another_order_are_the_same_table(table, tmp_path):
+    pq.write_table(table.slice(0, 10), tmp_path / "a.parquet")
+    pq.write_table(table.slice(10, 10).select(["x", "row", "maybe", "name"]), tmp_path / "b.parquet")
+    assert all_rows(open_inputs([tmp_path])).equals(table.slice(0, 20))
+
+
+def test_what_cannot_be_read_is_named(folder, table, tmp_path):
+    (tmp_path / "data.xlsx").write_text("")
+    (tmp_path / "bad.parquet").write_text("this is not Parquet")
+    (tmp_path / "empty").mkdir()
+    write_csv(table, tmp_path / "t.csv")
+    for paths, message in (
+        ([tmp_path / "absent"], "absent' does not exist"),
+        ([tmp_path / "data.xlsx"], r"data\.xlsx' is of no kind that can be read"),
+        ([tmp_path / "bad.parquet"], r"bad\.parquet' cannot be read"),
+        ([tmp_path / "empty"], "has no Parquet, CSV or TSV files"),
+        ([tmp_path / "t.csv", folder], r"is parquet, but '.*t\.csv' is csv"),
+    ):
+        with pytest.raises(DataError, match=message):
+            open_inputs(paths)
+    with pytest.raises(InvalidInputError, match="at least one"):
+        open_inputs([])
+
+
+def test_text_that_changes_its_type_is_named(tmp_path, key):
+    (tmp_path / "a.csv").write_text("n\n1\n2\n")
+    (tmp_path / "b.csv").write_text("n\n3\nmany\n")
+    with pytest.raises(DataError, match=r"b\.csv' cannot be read: .*many"):
+        plan_build(open_inputs([tmp_path]), BallsAndBins(2))
+
+
+def test_rows_that_become_wider_are_read_in_smaller_numbers(tmp_path):
+    """The first 70,000 rows have one letter, the others two thousand: what is held at a time stays small."""
+    narrow, wide = ["a"] * 70_000, [f"{number:02000d}" for number in range(10_000)]
+    pq.write_table(pa.table({"text": narrow + wide}), tmp_path / "in.parquet", row_group_size=20_000)
+    made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
+    assert made.trial.row_bytes < 20
+    assert made.row_bytes > 1_000
+    chunks = [batch for _, batch in joined(made.inputs, made.rows_per_read, 500_000)]
+    assert sum(batch.num_rows for batch in chunks) == 80_000
+    assert max(batch.nbytes for batch in chunks) < 500_000 + 2_010 * made.rows_per_read
+    assert made.rows_per_read * 2_010 < made.memory.chunk_bytes
+
+
+def test_wide_rows_that_are_stored_once_are_held_in_small_numbers(tmp_path):
+    """A word of 20,000 letters stands once in the file for 5,000 rows: footers do not tell how wide they are."""
+    words = ["a"] * 70_000 + ["b" * 20_000] * 5_000
+    pq.write_table(pa.table({"text": words}), tmp_path / "in.parquet")
+    made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2), memory=Memory(300 * 10**6))
+    assert made.row_bytes < 1_000
+    assert 20_000 * made.rows_per_read < 20 * 10**6
+    chunk = made.memory.chunk_bytes
+    held = [batch.nbytes for _, batch in joined(made.inputs, made.rows_per_read, chunk)]
+    assert max(held) < 2 * chunk
+
+
+def test_the_trial_is_on_few_rows_where_they_are_wide(tmp_path):
+    rows = [bytes([row % 256]) * 50_000 for row in range(2_000)]
+    pq.write_table(pa.table({"image": rows}), tmp_path / "in.parquet", row_group_size=100, compression="none")
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    assert 2**23 < inputs.sample().nbytes < 2**24
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    largest = max(batch.nbytes for _, batch in inputs.read(plan_build(inputs, BallsAndBins(2)).rows_per_read))
+    assert largest < 10**7
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("n,n\n1,2\n")
+    with pytest.raises(DataError, match="'n' is twice"):
+        open_inputs([tmp_path / "a.csv"])
+
+
+def in_files(tmp_path, *columns):
+    """One column, cut into files a, b, …"""
+    for name, column in zip("abcd", columns, strict=False):
+        pq.write_table(
+            pa.table([column], schema=pa.schema([column_field(column)])), tmp_path / f"{name}.parquet"
+        )
+    return open_inputs([tmp_path])
+
+
+def column_field(column):
+    return pa.field("c", column.type, nullable=column.null_count > 0)
+
+
+def test_files_that_may_and_may_not_have_missing_values_are_one_table(tmp_path):
+    inputs = in_files(tmp_path, pa.array([1, 2]), pa.array([3, None]))
+    assert all_rows(inputs)["c"].to_pylist() == [1, 2, 3, None]
+    assert inputs.schema.field("c").nullable
+
+
+def test_categories_of_many_files_need_not_fit_the_smallest_index(key, tmp_path):
+    """What pandas writes: each file has its own categories, numbered in 8 bits."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    files = [pa.array([f"{file}-{row}" for row in range(100)]).cast(kind) for file in range(3)]
+    inputs = in_files(tmp_path, *files)
+    sampler = BallsAndBins(4)
+    build(plan_build(inputs, sampler), tmp_path / "out", key)
+    for indices, batch in zip(
+        sampler.batches(300, key), BatchFiles.open(tmp_path / "out").batches(0), strict=True
+    ):
+        assert batch["c"].to_pylist() == [f"{row // 100}-{row % 100}" for row in indices]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
+def test_views_are_read_as_text_and_bytes(kind, key, tmp_path):
+    values = [f"{row}" for row in range(50)]
+    if kind == pa.binary_view():
+        values = [value.encode() for value in values]
+    inputs = in_files(tmp_path, pa.array(values, kind))
+    build(plan_build(inputs, BallsAndBins(3), identity_column="c"), tmp_path / "out", key)
+    found = pa.concat_tables(BatchFiles.open(tmp_path / "out").batches(0))
+    assert sorted(found["c"].to_pylist()) == sorted(values)
+
+
+def test_a_type_whose_rows_cannot_be_moved_is_named(tmp_path):
+    with pytest.raises(
+        DataError, match=r"'c' of '.*a\.parquet' is of type list.*cannot be put in another order"
+    ):
+        in_files(tmp_path, pa.array([["x"]], pa.list_(pa.string_view())))
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_text_files_without_rows_tell_no_types(order, tmp_path):
+    for name, lines in zip(order, ("", "1,x\n2,y\n"), strict=True):
+        (tmp_path / f"{name}.csv").write_text(f"n,t\n{lines}")
+    assert all_rows(open_inputs([tmp_path])).to_pylist() == [{"n": 1, "t": "x"}, {"n": 2, "t": "y"}]
+
+
+def test_names_that_are_not_text_are_refused(table, tmp_path, key):
+    pq.write_table(table, tmp_path / "in.parquet")
+    made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
+    with pytest.raises(DataError, match="cannot be used for batch files"):
+        build(made, os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), key)
+    os.rename(tmp_path / "in.parquet", os.fsencode(tmp_path) + b"/\xff.parquet")
+    with pytest.raises(DataError, match="cannot be read"):
+        open_inputs([tmp_path])
+
+
+def test_ways_to_read_text_are_not_for_parquet(folder):
+    for csv in (CsvOptions(header=False), CsvOptions(types={"x": "int8"})):
+        with pytest.raises(InvalidInputError, match="left out for Parquet"):
+            open_inputs([folder], csv=csv)
+
+
+def test_columns_are_chosen_without_opening_the_files_again(folder, table, monkeypatch):
+    inputs = open_inputs([folder])
+    monkeypatch.setattr(type(inputs), "_schema_of", None)
+    assert all_rows(inputs.only(["x", "row"])).equals(table.select(["x", "row"]))
+
+
+def test_only_the_columns_that_are_read_count(tmp_path):
+    """Names alone need a fraction of the disk that whole rows need."""
+    rows = 2_000
+    table = pa.table(
+        {"name": np.arange(rows), "text": [f"{row:01000d}" for row in range(rows)], "s": [{"u": 1.5}] * rows}
+    )
+    pq.write_table(table, tmp_path / "in.parquet", compression="none", use_dictionary=False)
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    assert inputs.stored_row_bytes > 1_000
+    assert 8 <= inputs.only(["name"]).stored_row_bytes < 20
+    assert 16 <= inputs.only(["name", "s"]).stored_row_bytes < 30

@@ -1,0 +1,265 @@
+"""Batch files are read from any step, by any number of ranks, into PyTorch and JAX."""
+
+import shutil
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ballsbins import BallsAndBins, Shuffle
+from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.build import build
+from ballsbins.batch_files.build_plan import BuildPlan, plan_build
+from ballsbins.batch_files.inputs import open_inputs
+from ballsbins.batch_files.reader import arrays, padded_arrays
+from ballsbins.batch_files.sort import Memory
+from ballsbins.errors import DataError, InvalidInputError
+
+from .conftest import ROWS
+
+SAMPLER = BallsAndBins(60, max_batch_size=350, num_examples=ROWS)
+
+
+class InManyParts(BuildPlan):
+    """The same plan with small files."""
+
+    @property
+    def batches_per_file(self):
+        return 7
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["as drawn", "padded"])
+def stored(request, folder, key, tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("read") / "out"
+    made = plan_build(open_inputs([folder]), SAMPLER, memory=tiny, pad=request.param)
+    build(InManyParts(**{name: getattr(made, name) for name in BuildPlan.__dataclass_fields__}), out, key)
+    assert len(list((out / "epoch-000000").glob("*.parquet"))) == 9
+    return out
+
+
+def real_rows(batch):
+    rows = batch["row"].to_numpy()
+    return rows[batch["weight"].to_numpy() == 1] if "weight" in batch.column_names else rows
+
+
+@pytest.mark.parametrize("start", [0, 1, 6, 7, 33, 59, 60])
+def test_reading_begins_at_any_step(start, stored, key):
+    batches = BatchFiles.open(stored).batches(0, start)
+    for indices, batch in zip(SAMPLER.batches(ROWS, key, 0, start), batches, strict=True):
+        assert np.array_equal(real_rows(batch), indices)
+
+
+def test_a_late_start_opens_only_the_files_from_there_on(stored, key, tmp_path):
+    copy = tmp_path / "copy"
+    (copy / "epoch-000000").mkdir(parents=True, mode=0o700)
+    copy.chmod(0o700)
+    for path in (stored / "epoch-000000").iterdir():
+        content = (
+            b"broken" if path.name in ("part-000001.parquet", "part-000003.parquet") else path.read_bytes()
+        )
+        (copy / "epoch-000000" / path.name).write_bytes(content)
+    files = BatchFiles.open(copy)
+    batch = next(files.batches(0, 30))
+    assert np.array_equal(real_rows(batch), SAMPLER.batches(ROWS, key)[30])
+    with pytest.raises(DataError, match=r"part-000001\.parquet' cannot be read"):
+        list(files.batches(0))
+
+
+def test_a_part_with_other_rows_is_refused(stored, tmp_path):
+    copy = tmp_path / "copy"
+    (copy / "epoch-000000").mkdir(parents=True)
+    copy.chmod(0o700)
+    for path in (stored / "epoch-000000").iterdir():
+        (copy / "epoch-000000" / path.name).write_bytes(path.read_bytes())
+    part = copy / "epoch-000000" / "part-000000.parquet"
+    pq.write_table(pq.read_table(part).slice(0, 5), part)
+    with pytest.raises(DataError, match="does not have the rows it should have"):
+        next(BatchFiles.open(copy).batches(0))
+
+
+def test_an_epoch_under_another_number_is_refused(stored, tmp_path):
+    """Its bins would be used twice, and accounted for as drawn anew."""
+    copied = tmp_path / "copied"
+    shutil.copytree(stored, copied)
+    shutil.copytree(copied / "epoch-000000", copied / "epoch-000077")
+    files = BatchFiles.open(copied)
+    next(files.batches(0))
+    with pytest.raises(DataError, match=r"is of epoch 0: it was copied or renamed.*--epoch 77"):
+        next(files.batches(77))
+
+
+def test_ranks_partition_every_batch_as_in_memory(stored, key):
+    files = BatchFiles.open(stored)
+    shares = [files.batches(0, rank=rank, ranks=3) for rank in range(3)]
+    whole = files.batches(0)
+    for step, (batch, *parts) in enumerate(zip(whole, *shares, strict=True)):
+        rows = np.concatenate([part["row"].to_numpy() for part in parts])
+        assert sorted(rows.tolist()) == sorted(batch["row"].to_pylist())
+        if "weight" not in batch.column_names:
+            for rank, part in enumerate(parts):
+                expected = SAMPLER.batches(ROWS, key).for_rank(rank, 3)[step]
+                assert np.array_equal(part["row"].to_numpy(), expected)
+
+
+def test_views_without_a_copy(stored):
+    """A batch within one row group is one piece of what was read: NumPy sees its memory, not a copy."""
+    whole = [batch for batch in BatchFiles.open(stored).batches(0) if batch["row"].num_chunks == 1]
+    assert whole
+    assert not any(arrays(batch)["row"].flags.owndata for batch in whole)
+
+
+def test_chosen_columns(stored):
+    files = BatchFiles.open(stored)
+    assert next(files.batches(0, columns=["x", "row"])).column_names == ["x", "row"]
+    with pytest.raises(InvalidInputError, match="columns is 'y'"):
+        files.batches(0, columns=["y"])
+
+
+def test_bad_arguments_are_refused_at_once(stored):
+    files = BatchFiles.open(stored)
+    for arguments in ({"start": 61}, {"start": -1}, {"rank": 3, "ranks": 3}, {"ranks": 0}):
+        with pytest.raises(InvalidInputError):
+            files.batches(0, **arguments)
+    with pytest.raises(DataError, match="Epoch 4 is not in"):
+        files.batches(4)
+    with pytest.raises(DataError, match="cannot be read"):
+        BatchFiles.open(stored / "nowhere")
+
+
+def test_the_repr_shows_public_facts_only(stored):
+    assert repr(BatchFiles.open(stored)) == f"BatchFiles({str(stored)!r}, {SAMPLER!r})"
+
+
+def test_reading_that_is_broken_off_leaves_no_thread(stored):
+    before = threading.active_count()
+    reading = BatchFiles.open(stored).batches(0)
+    next(reading)
+    assert threading.active_count() > before
+    reading.close()
+    assert threading.active_count() == before
+
+
+def test_arrays_of_one_shape_for_jax(stored, key):
+    jax = pytest.importorskip("jax")
+    files = BatchFiles.open(stored)
+    traced = []
+
+    @jax.jit
+    def total(x, weight):
+        traced.append(x.shape)
+        return (x * weight).sum(), weight.sum()
+
+    for indices, batch in zip(
+        SAMPLER.batches(ROWS, key, 0, 3), padded_arrays(files, 0, 3, columns=["row", "x"]), strict=True
+    ):
+        assert {name: len(column) for name, column in batch.items()} == dict.fromkeys(
+            ["row", "x", "weight"], 350
+        )
+        assert batch["weight"].sum() == len(indices)
+        assert np.array_equal(batch["row"][: len(indices)], indices)
+        assert float(total(batch["x"], batch["weight"])[1]) == len(indices)
+    assert traced == [(350,)], "compiled once"
+
+
+def test_arrays_of_a_rank_have_its_share_of_the_shape(stored):
+    shapes = {
+        len(batch["weight"])
+        for rank in range(3)
+        for batch in padded_arrays(BatchFiles.open(stored), 0, rank=rank, ranks=3, columns=["x"])
+    }
+    assert shapes == {117}
+
+
+def test_arrays_of_one_shape_need_a_largest_batch(folder, key, tiny, tmp_path):
+    for sampler, name in ((BallsAndBins(60), "bins"), (Shuffle(60), "shuffle")):
+        build(plan_build(open_inputs([folder]), sampler, memory=tiny), tmp_path / name, key)
+    with pytest.raises(InvalidInputError, match="max_batch_size"):
+        next(padded_arrays(BatchFiles.open(tmp_path / "bins"), 0))
+    shapes = [
+        len(batch["x"]) for batch in padded_arrays(BatchFiles.open(tmp_path / "shuffle"), 0, columns=["x"])
+    ]
+    assert shapes == [-(-ROWS // 60)] * 60
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_pytorch_loader(workers, stored, key):
+    torch = pytest.importorskip("torch")
+    from ballsbins.batch_files.torch_dataset import BatchDataset
+
+    dataset = BatchDataset(BatchFiles.open(stored), 0, start=50)
+    options = {"multiprocessing_context": "spawn"} if workers else {}
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers, **options)
+    assert len(loader) == 10
+    for indices, batch in zip(SAMPLER.batches(ROWS, key, 0, 50), loader, strict=True):
+        rows = batch["row"]
+        assert isinstance(rows, torch.Tensor)
+        if "weight" in batch:
+            rows = rows[batch["weight"] == 1]
+        assert np.array_equal(rows.numpy(), indices)
+        assert len(batch["name"]) == len(batch["row"])
+        rows += 1  # a tensor of its own
+
+
+def test_the_whole_epoch_is_the_table(stored, table):
+    rows = pa.concat_tables(BatchFiles.open(stored).batches(0)).sort_by("row")
+    if "weight" in rows.column_names:
+        rows = rows.filter(pa.compute.equal(rows["weight"], 1)).drop_columns("weight")
+    dropped = ROWS - rows.num_rows
+    assert 0 < dropped < ROWS / 10, "some were truncated"
+    assert rows.equals(table.take(rows["row"]))
+
+
+def test_default_memory_gives_the_same_files_as_little(folder, key, tiny, tmp_path):
+    for name, memory in (("a", tiny), ("b", Memory())):
+        build(plan_build(open_inputs([folder]), SAMPLER, memory=memory), tmp_path / name, key)
+    pair = (BatchFiles.open(tmp_path / name).batches(0) for name in ("a", "b"))
+    assert all(one.equals(other) for one, other in zip(*pair, strict=True))
+
+
+def test_a_weight_of_the_users_own_is_not_taken_for_ours(table, key, tmp_path):
+    """Gradients are multiplied by ours after clipping: by another number they would exceed the clip norm."""
+    pq.write_table(table.append_column("weight", pa.array(np.full(ROWS, 9.0))), tmp_path / "in.parquet")
+    build(plan_build(open_inputs([tmp_path / "in.parquet"]), SAMPLER), tmp_path / "out", key)
+    files = BatchFiles.open(tmp_path / "out")
+    assert next(padded_arrays(files, 0, columns=["x"]))["weight"].max() == 1
+    for columns in (None, ["x", "weight"]):
+        with pytest.raises(InvalidInputError, match=r"columns is 'weight'.*rename"):
+            next(padded_arrays(files, 0, columns=columns))
+
+
+def copied(stored, tmp_path):
+    return shutil.copytree(stored, tmp_path / "copy") / "epoch-000000"
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 10**9])
+def test_offsets_that_were_changed_are_refused(wrong, stored, tmp_path):
+    """A row would be in two batches, or a batch would begin nowhere."""
+    epoch = copied(stored, tmp_path)
+    offsets = np.load(epoch / "offsets.npy")
+    offsets[3] = wrong
+    np.save(epoch / "offsets.npy", offsets)
+    with pytest.raises(DataError, match=r"offsets\.npy' .*Build the epoch again"):
+        list(BatchFiles.open(epoch.parent).batches(0))
+
+
+def test_columns_other_than_the_manifest_says_are_refused(stored, tmp_path):
+    epoch = copied(stored, tmp_path)
+    text = (epoch / "manifest.json").read_text()
+    (epoch / "manifest.json").write_text(text.replace('"name": "x"', '"name": "y"'))
+    with pytest.raises(DataError, match=r"columns.*manifest.*Build the epoch again"):
+        list(BatchFiles.open(epoch.parent).batches(0))
+
+
+def test_a_part_that_is_broken_within_is_named(stored, tmp_path):
+    """The thread that reads ahead meets it; who reads is told, and no thread is left."""
+    part = copied(stored, tmp_path) / "part-000002.parquet"
+    content = bytearray(part.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)  # pages, not the footer
+    part.write_bytes(content)
+    before = threading.active_count()
+    with pytest.raises(DataError, match=r"part-000002\.parquet' cannot be read .*Build the epoch again"):
+        list(BatchFiles.open(tmp_path / "copy").batches(0))
+    assert threading.active_count() == before

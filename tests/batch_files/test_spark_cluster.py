@@ -1,0 +1,149 @@
+"""Spark for real: a standalone master and two workers on the loopback, one of which loses its power at work."""
+
+import gc
+import importlib.util
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from ballsbins import BallsAndBins
+from ballsbins.batch_files import BatchFiles, spark
+from ballsbins.batch_files import build as local
+from ballsbins.batch_files.build_plan import plan_build
+from ballsbins.batch_files.inputs import open_inputs
+from ballsbins.batch_files.spark.session import ship
+from ballsbins.cli import app
+from ballsbins.samplers import Key
+
+_spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
+spark_cluster = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(spark_cluster)
+
+# PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
+pytestmark = [
+    pytest.mark.xdist_group("spark cluster"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
+
+MASTER = Key(bytes(range(32)))
+KEY = MASTER.for_run()
+SAMPLER = BallsAndBins(40, max_batch_size=60, num_examples=2000)
+PARTS = 20
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def light_java():
+    spark_cluster.install_java()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("JAVA_TOOL_OPTIONS", spark_cluster.LIGHT)
+        yield
+    gc.collect()  # sockets that PySpark left open, before the tests of others
+
+
+@pytest.fixture(scope="module")
+def cluster(place, light_java):
+    with spark_cluster.Cluster(place) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def inputs(place):
+    directory = place / "in"
+    directory.mkdir()
+    for part in range(4):
+        values = np.arange(part * 500, part * 500 + 500)
+        pq.write_table(
+            pa.table({"row": values, "text": [f"row {value}" for value in values]}),
+            directory / f"{part}.parquet",
+        )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(inputs, place):
+    local.build(plan_build(open_inputs([inputs]), SAMPLER), place / "embedded", KEY)
+    return list(BatchFiles.open(place / "embedded").batches(0))
+
+
+def agree(directory, expected):
+    found = list(BatchFiles.open(directory).batches(0))
+    return len(found) == len(expected) and all(map(pa.Table.equals, found, expected))
+
+
+def test_the_command_line_builds_on_spark(light_java, inputs, expected, tmp_path):
+    MASTER.save(tmp_path / "key")
+    options = [
+        "--steps",
+        "40",
+        "--max-batch-size",
+        "60",
+        "--key-file",
+        str(tmp_path / "key"),
+        "--run",
+        KEY.run,
+    ]
+    where = ["--out", str(tmp_path / "out"), "--engine", "spark", "--master", "local[2]"]
+    done = CliRunner().invoke(app, ["build", str(inputs), *options, *where])
+    assert done.exit_code == 0, done.output
+    assert "2,000 rows in 40 batches" in " ".join(done.output.split())
+    assert agree(tmp_path / "out", expected)
+
+
+def test_a_worker_that_dies_changes_nothing(cluster, inputs, expected, place, tmp_path):
+    (place / "events").mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": f"file://{place / 'events'}",
+        "spark.shuffle.io.retryWait": "200ms",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both workers take part from the beginning
+    }
+    planned = plan_build(open_inputs([inputs]), SAMPLER)
+    failed = []
+
+    def build(session):
+        try:
+            spark.build(planned, tmp_path / "out", KEY, session=session, parts=PARTS)
+        except BaseException as error:
+            failed.append(error)
+
+    with spark.session(cluster.url, settings) as session:
+        ship(session)
+        sources = session.sparkContext.parallelize(range(2), 2).map(
+            lambda _: __import__("ballsbins").__file__
+        )
+        assert all(
+            ".zip" in source for source in sources.collect()
+        )  # the driver's own package, not an installed one
+        at_work = threading.Thread(target=build, args=(session,))
+        at_work.start()
+        scratch = tmp_path / "out" / ".building-epoch-000000" / "scratch"
+        while not list(scratch.glob("part-*/*.parquet")) and at_work.is_alive():
+            time.sleep(0.01)
+        cluster.kill_worker(1)
+        assert at_work.is_alive(), "the worker was to be killed in the middle"
+        at_work.join()
+    assert failed == []
+    events = "".join(path.read_text() for path in (place / "events").rglob("events_*"))
+    assert "SparkListenerExecutorRemoved" in events
+    assert "ExecutorLostFailure" in events or "FetchFailed" in events  # work was lost, and done again
+    assert agree(tmp_path / "out", expected)
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["epoch-000000"]
