@@ -55,7 +55,7 @@ def main():
     import torch
     from opacus.grad_sample.linear import compute_linear_norm_sample
 
-    from ballsbins.training.opacus.norms import linear_norms
+    from ballsbins.training.torch.ghost_clipping import linear_norms
 
     norms = module(TESTS / "training_torch" / "test_norms.py")
     a, g = norms.cancelling()

@@ -22,13 +22,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ballsbins.data.criteo import DISPLAY_ADS
 from ballsbins.noise import rounded_normals
+from ballsbins.noise.draw import NoiseAhead
 from ballsbins.samplers import Key
-from ballsbins.training.clipping import grid_of
-from ballsbins.training.criteo import DISPLAY_ADS
-from ballsbins.training.model import Batch, Model
-from ballsbins.training.noise_ahead import NoiseAhead
-from ballsbins.training.step import Scalars, _private_step, initial_state, plain_step, private_step
+from ballsbins.training.jax.model import Batch, Model
+from ballsbins.training.jax.private_step import (
+    Scalars,
+    _private_step,
+    grid_of,
+    initial_state,
+    plain_step,
+    private_step,
+)
 
 BUCKETS, CATEGORIES, INTEGERS = 2000, 26, 13
 WIDTHS = (48 * CATEGORIES + INTEGERS, 598, 598, 598)
@@ -197,8 +203,8 @@ def noise_seconds(count):
     """Seconds for `count` values: exact integers by each executor, and what others draw in float32."""
     import torch
 
-    from ballsbins.noise.known_answers import installed
-    from ballsbins.training.opacus.noise import write_gradients
+    from ballsbins.noise.draw import installed
+    from ballsbins.training.torch.clipped_sums import write_gradients
 
     room = np.empty(count, np.int32)
     drawn = {

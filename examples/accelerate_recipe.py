@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism, new_key
 from ballsbins.report.words import up
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
 accelerator = Accelerator(cpu=True)

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
 from ballsbins.report.words import up
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
 from ballsbins.report.words import up
-from ballsbins.training.opacus import BallsBinsLoader, make_private
+from ballsbins.training.torch import BallsBinsLoader, make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
 warnings.filterwarnings("ignore", message="Secure RNG turned off")  # the noise comes from the key

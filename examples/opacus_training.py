@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, calibrate, new_key
 from ballsbins.report.words import up
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")  # Opacus' hooks, in every loop
 EXAMPLES, STEPS, EPOCHS, DELTA = 4000, 50, 4, 1e-5

@@ -5,7 +5,7 @@ logarithmic below 0.1 and linear above. Every sampler has its own best learning 
 by one run on the validation split (on the test split where the data has none); then three runs with independent
 batches. Points are means, bars one standard deviation.
 
-Without `--data` the data is generated (ballsbins.training.criteo.generate), and the network and the grids are small.
+Without `--data` the data is generated (ballsbins.data.criteo.generate), and the network and the grids are small.
 `--data DIR` takes a directory made by `ballsbins data prepare`; `--full` has the paper's network, batch sizes and
 grids. The sweep continues where it was killed: its results are in utility.runs.jsonl.
 
@@ -44,13 +44,13 @@ from ballsbins import (
     UnreachableTargetError,
 )
 from ballsbins.cli.render import up
+from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
+from ballsbins.data.dataset import Dataset
 from ballsbins.plots.style import look, new_panels
 from ballsbins.reproduce import claim, draw, write
-from ballsbins.training.criteo import DISPLAY_ADS, generate, prepare
-from ballsbins.training.dataset import Dataset
-from ballsbins.training.plan import Plan, limited
+from ballsbins.training.jax.trainer import DivergedError, InMemory, train
 from ballsbins.training.sweep import SweepLog
-from ballsbins.training.trainer import DivergedError, InMemory, train
+from ballsbins.training.training_plan import TrainingPlan, limited
 
 SAMPLERS = {"shuffle": Shuffle, "Poisson": Poisson, "balls-and-bins": BallsAndBins}
 TINY, LARGE = 1e-3, 0.1  # up to the first the paper sees Poisson behind; from the second the axis is linear
@@ -128,7 +128,7 @@ class Sweep:
             n = len(self.data.train)
             sampler = limited(SAMPLERS[name](-(-n // size)), n)
             shape = {"embedding_dim": self.settings.embedding_dim, "hidden": self.settings.hidden}
-            plan = Plan(sampler, 1, sigma, clip, rate, **shape)
+            plan = TrainingPlan(sampler, 1, sigma, clip, rate, **shape)
             begun = time.monotonic()
             try:
                 metrics = dict(train(self.data, plan, key=run).metrics)

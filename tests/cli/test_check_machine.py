@@ -5,8 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from ballsbins.cli import app, check_machine
-from ballsbins.noise import known_answers
-from ballsbins.training.machine import MachineCheck
+from ballsbins.noise import draw as known_answers
+from ballsbins.training.machine_check import MachineCheck
 
 GOOD = MachineCheck("cpu", row_local=True, reproducible=True)
 

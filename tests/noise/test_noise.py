@@ -13,7 +13,8 @@ import pytest
 from scipy import stats
 
 from ballsbins.errors import InvalidInputError
-from ballsbins.noise import SCALE, decide, draw, rounded_normals
+from ballsbins.noise import SCALE, draw, rounded_normals
+from ballsbins.noise import draw as decide
 from ballsbins.noise.kernel import _ROOT_HALF_BITS, HALF, UNDECIDED_RATE, pair_function, with_numpy
 from ballsbins.samplers import Key
 from ballsbins.samplers.keystream import Keystream

@@ -7,11 +7,11 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from ballsbins.data.dataset import Examples, Features
 from ballsbins.samplers import BallsAndBins, Key
-from ballsbins.training.dataset import Examples, Features
-from ballsbins.training.model import Batch, Model
-from ballsbins.training.plan import Plan
-from ballsbins.training.trainer import InMemory
+from ballsbins.training.jax.model import Batch, Model
+from ballsbins.training.jax.trainer import InMemory
+from ballsbins.training.training_plan import TrainingPlan
 
 FEATURES = Features(("i1", "i2"), (("c1", 7), ("c2", 5)))
 STEPS, EXAMPLES = 12, 240
@@ -55,4 +55,4 @@ def data():
 def plan():
     """Two epochs of balls-and-bins in batches of 20, never above 60."""
     sampler = BallsAndBins(STEPS, max_batch_size=60, num_examples=EXAMPLES)
-    return Plan(sampler, 2, 0.7, clip_norm=0.5, learning_rate=5e-3, embedding_dim=3, hidden=(8, 6))
+    return TrainingPlan(sampler, 2, 0.7, clip_norm=0.5, learning_rate=5e-3, embedding_dim=3, hidden=(8, 6))

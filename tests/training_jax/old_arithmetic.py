@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ballsbins.training.model import Layer, Parameters
+from ballsbins.training.jax.model import Layer, Parameters
 
 
 def words_for(size):

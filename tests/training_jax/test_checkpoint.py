@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ballsbins.errors import DataError, InvalidInputError
-from ballsbins.training.checkpoint import clean, load, require_same, save
+from ballsbins.training.jax.checkpoint import clean, load, require_same, save
 
 ARRAYS = [np.arange(6.0).reshape(2, 3), np.array(7, np.int32)]
 
@@ -53,7 +53,7 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_a_later_schema_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("ballsbins.training.checkpoint.SCHEMA", 3)
+    monkeypatch.setattr("ballsbins.training.jax.checkpoint.SCHEMA", 3)
     save(tmp_path / "a.npz", {}, ARRAYS)
     monkeypatch.undo()
     with pytest.raises(InvalidInputError, match="later version"):
@@ -61,7 +61,7 @@ def test_a_later_schema_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_of_the_first_version_is_refused_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr("ballsbins.training.checkpoint.SCHEMA", 1)
+    monkeypatch.setattr("ballsbins.training.jax.checkpoint.SCHEMA", 1)
     save(tmp_path / "a.npz", {}, ARRAYS)
     monkeypatch.undo()
     with pytest.raises(InvalidInputError, match=r"noise is not safe.*Train anew"):

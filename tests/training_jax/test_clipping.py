@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ballsbins.training.clipping import clipped_sum, grid_of
 from ballsbins.training.grid import CLIP_MARGIN
-from ballsbins.training.model import Batch, Model, Parameters
+from ballsbins.training.jax.model import Batch, Model, Parameters
+from ballsbins.training.jax.private_step import clipped_sum, grid_of
 
 compiled = jax.jit(clipped_sum, static_argnums=0)
 

@@ -21,11 +21,11 @@ from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.cli import app, main
+from ballsbins.data.dataset import Dataset
 from ballsbins.report import Card
-from ballsbins.training.checkpoint import load
-from ballsbins.training.dataset import Dataset
-from ballsbins.training.plan import Plan
-from ballsbins.training.trainer import train
+from ballsbins.training.jax.checkpoint import load
+from ballsbins.training.jax.trainer import train
+from ballsbins.training.training_plan import TrainingPlan
 
 SMALL = ["--embedding-dim", "3", "--hidden", "8,6", "--learning-rate", "0.005", "--clip-norm", "0.5"]
 
@@ -159,7 +159,7 @@ def steps_of(out):
 def test_batch_files_give_the_same_result(place, tmp_path):
     """Under a seed, whose noise is not bound to the files; from memory, from files and from padded files."""
     sampler = BallsAndBins(30, max_batch_size=140, num_examples=2400)
-    plan = Plan(sampler, 1, 0.9, clip_norm=0.5, embedding_dim=3, hidden=(8, 6))
+    plan = TrainingPlan(sampler, 1, 0.9, clip_norm=0.5, embedding_dim=3, hidden=(8, 6))
     data = Dataset.open(place / "data")
     found = [train(data, plan, key=7, stop_after=9).parameters]
     for pad in (False, True):

@@ -15,11 +15,17 @@ from scipy import stats
 from ballsbins.errors import InvalidInputError
 from ballsbins.noise import rounded_normals
 from ballsbins.samplers import Key
-from ballsbins.training.clipping import CHUNK, clipped_sum, grid_of
 from ballsbins.training.grid import Grid, excess_of
-from ballsbins.training.machine_check import check_step
-from ballsbins.training.model import Batch, Layer, Model, Parameters
-from ballsbins.training.step import Scalars, initial_state, private_step
+from ballsbins.training.jax.machine_check import check_step
+from ballsbins.training.jax.model import Batch, Layer, Model, Parameters
+from ballsbins.training.jax.private_step import (
+    CHUNK,
+    Scalars,
+    clipped_sum,
+    grid_of,
+    initial_state,
+    private_step,
+)
 
 _spec = importlib.util.spec_from_file_location(
     "old_arithmetic", Path(__file__).with_name("old_arithmetic.py")
@@ -285,7 +291,7 @@ def test_this_machine_keeps_rows_apart_and_repeats_itself(rows):
 
 def test_the_check_of_a_machine_sees_rows_that_meet(monkeypatch):
     """A network that centres its activations over the batch is not row-local."""
-    from ballsbins.training import machine_check
+    from ballsbins.training.jax import machine_check
 
     model = Model(3, (5, 7), 4, (16, 8))
     own = machine_check.private_step
@@ -302,7 +308,7 @@ def test_the_check_of_a_machine_sees_rows_that_meet(monkeypatch):
 
 
 def test_the_check_of_a_machine_sees_sums_that_do_not_repeat(monkeypatch):
-    from ballsbins.training import machine_check
+    from ballsbins.training.jax import machine_check
 
     model, calls = Model(3, (5, 7), 4, (16, 8)), []
     own = machine_check.private_step
@@ -318,7 +324,7 @@ def test_the_check_of_a_machine_sees_sums_that_do_not_repeat(monkeypatch):
 
 
 def test_the_check_of_a_machine_sees_products_of_few_bits(monkeypatch):
-    from ballsbins.training import machine_check
+    from ballsbins.training.jax import machine_check
 
     def coarse(a, v):
         product = jnp.matmul(a.astype(jnp.bfloat16).T, v.astype(jnp.bfloat16))
@@ -333,7 +339,7 @@ def test_the_check_of_a_machine_sees_products_of_few_bits(monkeypatch):
 
 def test_the_check_of_a_machine_sees_infinities_that_are_not_left_out(monkeypatch):
     """As fast-math has it, which takes for granted that there are none."""
-    from ballsbins.training import machine_check
+    from ballsbins.training.jax import machine_check
 
     own = machine_check.private_step
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from ballsbins.data.criteo import DISPLAY_ADS, SPONSORED_SEARCH
+from ballsbins.data.dataset import area_under_curve
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Key
-from ballsbins.training.auc import area_under_curve
-from ballsbins.training.criteo import DISPLAY_ADS, SPONSORED_SEARCH
-from ballsbins.training.model import Model, losses
-from ballsbins.training.step import scores
+from ballsbins.training.jax.model import Model, losses
+from ballsbins.training.jax.private_step import scores
 
 
 @pytest.mark.parametrize(("form", "millions"), [(DISPLAY_ADS, 85), (SPONSORED_SEARCH, 57)])
@@ -56,7 +56,7 @@ def test_auc_of_one_class_is_refused():
 
 def test_scores_do_not_depend_on_how_they_are_cut(model, parameters, data, monkeypatch):
     whole = scores(model, parameters, data.test.integers, data.test.categories)
-    monkeypatch.setattr("ballsbins.training.step._SCORED_AT_ONCE", 33)
+    monkeypatch.setattr("ballsbins.training.jax.private_step._SCORED_AT_ONCE", 33)
     np.testing.assert_allclose(
         whole, scores(model, parameters, data.test.integers, data.test.categories), rtol=1e-5, atol=1e-6
     )

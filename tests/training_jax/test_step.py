@@ -10,11 +10,17 @@ import pytest
 from scipy import stats
 
 from ballsbins.noise import SCALE, rounded_normals
+from ballsbins.noise.draw import NoiseAhead
 from ballsbins.samplers import Key
-from ballsbins.training.clipping import clipped_sum, grid_of
-from ballsbins.training.model import Model, Parameters
-from ballsbins.training.noise_ahead import NoiseAhead
-from ballsbins.training.step import Scalars, initial_state, private_gradient, private_step
+from ballsbins.training.jax.model import Model, Parameters
+from ballsbins.training.jax.private_step import (
+    Scalars,
+    clipped_sum,
+    grid_of,
+    initial_state,
+    private_gradient,
+    private_step,
+)
 
 FALSE_ALARM = 1e-6
 

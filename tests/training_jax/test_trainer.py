@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Key, Mechanism, Poisson, Shuffle, new_key
+from ballsbins.data.dataset import Features
 from ballsbins.errors import DataError, InvalidInputError, RunError, SecretError, UnreachableTargetError
 from ballsbins.report import Card
-from ballsbins.training import binding, checkpoint, trainer
-from ballsbins.training import run as run_module
-from ballsbins.training.checkpoint import load
-from ballsbins.training.dataset import Features
-from ballsbins.training.feed import FromMemory
-from ballsbins.training.machine import MachineCheck
-from ballsbins.training.trainer import DivergedError, InMemory, load_model, train
+from ballsbins.training.jax import checkpoint, trainer
+from ballsbins.training.jax import noise_binding as binding
+from ballsbins.training.jax import training_run as run_module
+from ballsbins.training.jax.batches import FromMemory
+from ballsbins.training.jax.checkpoint import load
+from ballsbins.training.jax.trainer import DivergedError, InMemory, load_model, train
+from ballsbins.training.machine_check import MachineCheck
 
 SEED = 4
 

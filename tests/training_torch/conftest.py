@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 # Opacus' own hooks make torch warn of inputs without gradients, in every training loop there is.
 warnings.filterwarnings("ignore", message="Full backward hook is firing")

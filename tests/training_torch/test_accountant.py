@@ -10,7 +10,7 @@ from opacus.accountants import create_accountant
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.noise import SOURCE
-from ballsbins.training.opacus import BallsBinsAccountant
+from ballsbins.training.torch import BallsBinsAccountant
 
 pytestmark = pytest.mark.filterwarnings("ignore:Secure RNG turned off")
 DELTA = 1e-5

@@ -182,7 +182,7 @@ def test_bad_files_and_histories_are_named(tmp_path):
 
 def test_every_rate_of_a_loader_is_understood():
     """1/(1/T) is not T for some T in floating point, and int() of it is T − 1: Opacus loses a step there."""
-    from ballsbins.training.opacus_checkpoint import steps_an_epoch
+    from ballsbins.training.opacus_history import steps_an_epoch
 
     assert all(steps_an_epoch(1 / steps) == steps for steps in range(1, 20_000))
     assert any(int(1 / (1 / steps)) != steps for steps in range(1, 20_000))

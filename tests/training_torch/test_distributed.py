@@ -11,7 +11,7 @@ import torch
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 HERE = Path(__file__).parent
 STEPS, EPOCHS, EXAMPLES = 12, 2, 30  # many shares are empty
@@ -27,7 +27,7 @@ problems = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(problems)
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method="file://" + folder + "/store", rank=rank, world_size=2)

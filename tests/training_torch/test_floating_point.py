@@ -19,10 +19,12 @@ from ballsbins import BallsAndBins, Mechanism, new_key
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.noise import SCALE, rounded_normals
 from ballsbins.training.grid import Grid
-from ballsbins.training.machine import MachineCheck
-from ballsbins.training.opacus import clipping, make_private, private
-from ballsbins.training.opacus.clipping import EXCESS, clipped_sum
-from ballsbins.training.opacus.machine_check import check_torch
+from ballsbins.training.machine_check import MachineCheck
+from ballsbins.training.torch import clipped_sums as clipping
+from ballsbins.training.torch import make_private
+from ballsbins.training.torch import private_training as private
+from ballsbins.training.torch.clipped_sums import EXCESS, clipped_sum
+from ballsbins.training.torch.machine_check import check_torch
 
 
 def opacus_sum(sample, clip):

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import RunError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 MECHANISM = Mechanism(BallsAndBins(4), 1.0)
 

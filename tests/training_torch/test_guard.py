@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 pytestmark = pytest.mark.filterwarnings("ignore:Secure RNG turned off")
 MECHANISM = Mechanism(BallsAndBins(20), 1.0, epochs=2)

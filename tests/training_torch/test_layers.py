@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 MECHANISM = Mechanism(BallsAndBins(3), 1.0)
 

@@ -71,7 +71,7 @@ def test_every_step_is_written_down(runs):
 
 
 def test_a_step_is_on_the_disk_before_its_noise_exists(runs, monkeypatch):
-    from ballsbins.training.opacus import optimizer
+    from ballsbins.training.torch import optimizer
 
     run = runs.start()
     seen = []
@@ -88,7 +88,7 @@ def test_a_step_is_on_the_disk_before_its_noise_exists(runs, monkeypatch):
 
 def test_a_line_that_is_written_in_part_is_not_a_step(runs, monkeypatch):
     """A disk that is nearly full takes some bytes, then none: the step is not taken, and the ledger stays whole."""
-    from ballsbins.training.opacus import ledger
+    from ballsbins.training.torch import ledger
 
     run = runs.start()
     take(run, 2)
@@ -110,7 +110,7 @@ def test_a_line_that_is_written_in_part_is_not_a_step(runs, monkeypatch):
 
 
 def test_a_line_may_take_several_writes(runs, monkeypatch):
-    from ballsbins.training.opacus import ledger
+    from ballsbins.training.torch import ledger
 
     own = os.write
     monkeypatch.setattr(ledger.os, "write", lambda descriptor, raw: own(descriptor, raw[:7]))
@@ -179,7 +179,7 @@ def test_what_is_counted_survives_in_checkpoints_without_the_ledger(runs, tmp_pa
     assert other.loader.as_run() == run.loader.as_run()
     assert other.loader.as_run().total_steps == 4
 
-    from ballsbins.training.opacus_checkpoint import read_history
+    from ballsbins.training.opacus_history import read_history
 
     engine.save_checkpoint(path=tmp_path / "ours.pt", module=run.model)
     assert read_history(tmp_path / "ours.pt").mechanism == run.loader.as_run()

@@ -16,7 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
 from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.samplers import Key, new_key
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 Point = namedtuple("Point", ["x", "y"])  # what default_collate knows
 
@@ -359,6 +359,6 @@ def test_an_unknown_option_is_refused():
 
 
 def test_without_opacus_the_pip_command_is_named():
-    code = "import sys; sys.modules['opacus'] = None; import ballsbins.training.opacus"
+    code = "import sys; sys.modules['opacus'] = None; import ballsbins.training.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'ballsbins[torch]'" in done.stderr

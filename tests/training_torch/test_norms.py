@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism
-from ballsbins.training.opacus import make_private
-from ballsbins.training.opacus.norms import embedding_norms, linear_norms
+from ballsbins.training.torch import make_private
+from ballsbins.training.torch.ghost_clipping import embedding_norms, linear_norms
 
 
 def true_norms(a, g):

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import RunError
-from ballsbins.training.opacus import make_private
+from ballsbins.training.torch import make_private
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

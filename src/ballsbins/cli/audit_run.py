@@ -78,7 +78,7 @@ def command(
 
 
 def _of_checkpoint(path: Path, steps: int | None, delta: float, *, json: bool) -> None:
-    from ballsbins.training.opacus_checkpoint import read_history, steps_an_epoch
+    from ballsbins.training.opacus_history import read_history, steps_an_epoch
 
     history = read_history(path)
     if history.mechanism is not None:
@@ -164,6 +164,6 @@ def sentences(findings: Findings) -> list[str]:
     compared = "below the claim, and" if bins <= float(findings.poisson.lower) else "proved, and"
     said.append(
         f"Balls-and-bins batches with the same noise have ε ≤ {render.up(bins, 4)}: {compared} as easy as "
-        "shuffling (ballsbins.training.opacus.make_private). All of this for zero-out adjacency."
+        "shuffling (ballsbins.training.torch.make_private). All of this for zero-out adjacency."
     )
     return said

@@ -11,7 +11,7 @@ import typer
 from ballsbins.cli import options, render
 
 if TYPE_CHECKING:
-    from ballsbins.training.machine import MachineCheck
+    from ballsbins.training.machine_check import MachineCheck
 
 # A batch of several chunks of rows that do not come out even, on a network of the paper's widths.
 _ROWS, _BUCKETS, _CATEGORIES, _INTEGERS = 1000, 200, 26, 13
@@ -29,7 +29,7 @@ def check_machine(json: options.JsonOption = False) -> None:
     are installed: what one example adds does not depend on the other rows of the batch, and the same step taken
     twice gives the same bits. Ends with exit code 1 if anything fails: floating point is then not covered here.
     """
-    from ballsbins.noise import known_answers
+    from ballsbins.noise import draw as known_answers
 
     rows: list[tuple[str, str, bool]] = []
     for executor in known_answers.installed():
@@ -69,8 +69,8 @@ def _jax() -> MachineCheck | None:
     if not find_spec("jax") or not find_spec("optax"):
         return None
     from ballsbins.samplers import Key
-    from ballsbins.training.machine_check import check_step
-    from ballsbins.training.model import Model
+    from ballsbins.training.jax.machine_check import check_step
+    from ballsbins.training.jax.model import Model
 
     model = Model(_INTEGERS, (_BUCKETS,) * _CATEGORIES)
     return check_step(model, model.initial(Key.from_seed(0)), _ROWS)
@@ -79,7 +79,7 @@ def _jax() -> MachineCheck | None:
 def _torch() -> MachineCheck | None:
     if not find_spec("opacus"):
         return None
-    from ballsbins.training.opacus.machine_check import check_torch
+    from ballsbins.training.torch.machine_check import check_torch
 
     with warnings.catch_warnings():  # of Opacus' own hooks, in every training loop there is
         warnings.simplefilter("ignore")

@@ -15,7 +15,7 @@ from rich.console import Console
 from ballsbins.cli import options, render
 
 if TYPE_CHECKING:
-    from ballsbins.training.criteo.lines import Progress
+    from ballsbins.data.criteo.encode import DataProgress
 
 
 class FormatName(StrEnum):
@@ -66,7 +66,7 @@ def generate(
     json: options.JsonOption = False,
 ) -> None:
     """Write a file with a planted signal. For example: ballsbins data generate ads.tsv -n 100000"""
-    from ballsbins.training import criteo
+    from ballsbins.data import criteo
 
     with _progress() as progress:
         made = criteo.generate(out, criteo.FORMATS[form], examples, seed=seed, progress=progress)
@@ -105,7 +105,7 @@ def prepare(
     json: options.JsonOption = False,
 ) -> None:
     """Make a data set for training. For example: ballsbins data prepare train.txt --out ads"""
-    from ballsbins.training import criteo
+    from ballsbins.data import criteo
 
     with _progress() as progress:
         done = criteo.prepare(
@@ -164,7 +164,7 @@ def _plain(done: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress | None]:
+def _progress() -> Iterator[DataProgress | None]:
     """A bar on standard error, where there is somebody to see it."""
     if not sys.stderr.isatty():
         yield None

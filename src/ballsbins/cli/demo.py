@@ -20,8 +20,8 @@ from ballsbins.report.words import stated
 from ballsbins.samplers import BallsAndBins, Poisson, Shuffle, new_key
 
 if TYPE_CHECKING:
-    from ballsbins.training.plan import Plan
-    from ballsbins.training.trainer import InMemory, Result
+    from ballsbins.training.jax.trainer import InMemory, Result
+    from ballsbins.training.training_plan import TrainingPlan
 
 EPSILON, DELTA = 2.0, 1e-6
 BATCH_SIZE, MAX_BUCKETS = 512, 500
@@ -72,8 +72,8 @@ def _say(out: Console, title: str, text: str) -> None:
 
 
 def _data(out: Console, examples: int, directory: Path) -> InMemory:
-    from ballsbins.training.criteo import DISPLAY_ADS, generate, prepare
-    from ballsbins.training.trainer import InMemory
+    from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
+    from ballsbins.training.jax.trainer import InMemory
 
     directory.mkdir(parents=True, exist_ok=True)
     with out.status("Generating and preparing data"):
@@ -93,9 +93,9 @@ def _data(out: Console, examples: int, directory: Path) -> InMemory:
     return data
 
 
-def _plan(out: Console, n: int) -> Plan:
+def _plan(out: Console, n: int) -> TrainingPlan:
     from ballsbins.calibration import calibrate
-    from ballsbins.training.plan import Plan
+    from ballsbins.training.training_plan import TrainingPlan
 
     begin = time.perf_counter()
     mechanism = calibrate(
@@ -113,10 +113,10 @@ def _plan(out: Console, n: int) -> Plan:
         f"σ = {render.up(mechanism.noise_multiplier, 6)} for {mechanism.sampler.steps:,} steps, the least that meets "
         f"the target, found and checked in {took:.1f} s",
     )
-    return Plan.of(mechanism, clip_norm=1.0, learning_rate=0.01, embedding_dim=8, hidden=(64, 32))
+    return TrainingPlan.of(mechanism, clip_norm=1.0, learning_rate=0.01, embedding_dim=8, hidden=(64, 32))
 
 
-def _plans(plan: Plan) -> dict[str, Plan]:
+def _plans(plan: TrainingPlan) -> dict[str, TrainingPlan]:
     """The plan with each sampler, at the same noise; and without noise or clipping, to see what privacy costs."""
     bins = plan.sampler
     assert isinstance(bins, BallsAndBins)
@@ -129,8 +129,8 @@ def _plans(plan: Plan) -> dict[str, Plan]:
     }
 
 
-def _trained(out: Console, name: str, data: InMemory, plan: Plan, directory: Path) -> Result:
-    from ballsbins.training.trainer import train
+def _trained(out: Console, name: str, data: InMemory, plan: TrainingPlan, directory: Path) -> Result:
+    from ballsbins.training.jax.trainer import train
 
     begin = time.perf_counter()
     with bar(out, f"training, {name}") as show:

@@ -24,9 +24,9 @@ from ballsbins.samplers import Key, Sampler
 
 if TYPE_CHECKING:
     from ballsbins.batch_files import BatchFiles
-    from ballsbins.training.dataset import Dataset
-    from ballsbins.training.plan import MaxBatchSize, Plan
-    from ballsbins.training.trainer import Progress, Result
+    from ballsbins.data.dataset import Dataset
+    from ballsbins.training.jax.trainer import Result, StepProgress
+    from ballsbins.training.training_plan import MaxBatchSize, TrainingPlan
 
 _TARGET, _RUN, _MODEL, _FILES = "The privacy", "What is run", "The model", "Files"
 _SMOOTHING = 0.95  # of the loss that is shown
@@ -144,9 +144,9 @@ def train(
     json: options.JsonOption = False,
 ) -> None:
     """Train the paper's network on prepared data within a target (ε, δ), and state what was run."""
-    from ballsbins.training.dataset import Dataset
-    from ballsbins.training.plan import Plan
-    from ballsbins.training.trainer import train as run
+    from ballsbins.data.dataset import Dataset
+    from ballsbins.training.jax.trainer import train as run
+    from ballsbins.training.training_plan import TrainingPlan
 
     if stop_after is not None:
         _check.integer("--stop-after", stop_after, 1, advice="Leave it out to take all steps.")
@@ -168,7 +168,7 @@ def train(
     noise, chosen = _noise(
         drawn, epsilon, noise_multiplier, delta, epochs, examples, batch_size, limit, fixed=files is not None
     )
-    plan = Plan(
+    plan = TrainingPlan(
         chosen,
         epochs,
         noise,
@@ -200,9 +200,9 @@ def train(
     return conclude(out_console, result, out)
 
 
-def introduce(out: Console, dataset: Dataset, plan: Plan, delta: float, derived: str | None) -> None:
+def introduce(out: Console, dataset: Dataset, plan: TrainingPlan, delta: float, derived: str | None) -> None:
     """Say what is going to be run, before it costs anything."""
-    from ballsbins.training.model import Model
+    from ballsbins.training.jax.model import Model
 
     model = Model.for_features(dataset.features, embedding_dim=plan.embedding_dim, hidden=plan.hidden)
     out.print(
@@ -243,7 +243,7 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
 
 
 @contextmanager
-def bar(out: Console, title: str = "training") -> Iterator[Callable[[Progress], None] | None]:
+def bar(out: Console, title: str = "training") -> Iterator[Callable[[StepProgress], None] | None]:
     """A progress bar, or nothing where nobody looks. Its loss is not private and says so."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
@@ -263,7 +263,7 @@ def bar(out: Console, title: str = "training") -> Iterator[Callable[[Progress], 
         begin: tuple[float, int] | None = None
         smooth: float | None = None
 
-        def show(at: Progress) -> None:
+        def show(at: StepProgress) -> None:
             nonlocal begin, smooth
             now = time.monotonic()
             if begin is None:
@@ -313,7 +313,7 @@ def _noise(
 ) -> tuple[float, Sampler]:
     """σ as stated or calibrated, and the sampler with its largest batch; `fixed` leaves the sampler as it is."""
     from ballsbins.calibration import calibrate
-    from ballsbins.training.plan import limited
+    from ballsbins.training.training_plan import limited
 
     if (epsilon is None) == (sigma is None):
         advice = "Give --epsilon to have the noise found, or --noise-multiplier; 0 trains without privacy."

@@ -7,7 +7,7 @@ the noise was added to. Here nothing is nearly so. Each pair of values has an in
 AES-256 keystream of its domain. The Box–Muller transform of the two real numbers with these bits is exactly
 Gaussian, and r is that real number rounded to the nearest integer: float64 arithmetic with a proved error bound
 decides almost all values (`kernel`), and interval arithmetic with as many bits as it takes decides the rest
-(`decide`). So r is a function of the bits alone, and NumPy, numba and XLA give identical integers.
+(`draw`). So r is a function of the bits alone, and NumPy, numba and XLA give identical integers.
 
 Adding r to an integer k is round(k + 2²⁶·N(0, 1)): a post-processing of the continuous Gaussian mechanism. That is
 why every accountant of the Gaussian mechanism holds for it unchanged. The only assumption left is that AES-256 in

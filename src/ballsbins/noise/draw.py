@@ -1,21 +1,30 @@
-"""Draw the integers: keystream, kernel, and the decision of what the kernel left open; in pieces, on all cores."""
+"""Draw the integers: keystream, kernel, and the decision of what the kernel left open; in pieces, on all cores.
+
+**Repair.** Values that float64 leaves undecided are decided by interval arithmetic with as many random bits as it
+takes. Interval arithmetic encloses: with L levels of 64-bit words the enclosure of a value contains the real
+number, and once it contains no half-integer the nearest integer is known. Another level makes it 2⁶⁴ times
+narrower. One level leaves about one pair in 10⁵ of those that come here undecided, so more than twelve levels occur
+with a probability below 2⁻⁶⁰⁰.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+from mpmath.libmp import from_man_exp, mpf_floor, mpf_pi, mpf_sub, round_ceiling, round_floor, to_int
+from mpmath.libmp.libmpi import mpi_cos_sin, mpi_log, mpi_mul, mpi_neg, mpi_shift, mpi_sqrt
 from numpy.typing import NDArray
 
 from ballsbins import _check
-from ballsbins.errors import InvalidInputError
-from ballsbins.noise.decide import decided_pair
-from ballsbins.noise.kernel import HALF, with_numpy
+from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.noise.kernel import HALF, SCALE_BITS, with_numpy, with_xla
 from ballsbins.samplers.key import Key
 from ballsbins.samplers.keystream import Keystream
 
@@ -130,11 +139,139 @@ def _fill(executor: Executor) -> Fill:
     if executor == "numpy":
         return _with_numpy
     if executor == "numba":
-        from ballsbins.noise.with_numba import fill
+        from ballsbins.noise.numba_kernel import fill
 
         return fill
     if executor == "xla":
-        from ballsbins.noise.with_xla import fill as fill_xla
-
-        return fill_xla
+        return with_xla()
     raise InvalidInputError("executor", executor, "numba, xla or numpy", "Leave it out for the fastest.")
+
+
+Interval = tuple[Any, Any]
+_MOST_LEVELS = 12
+_SPARE_BITS = 64  # of precision beyond the random bits
+_MINUS_HALF = from_man_exp(-1, -1)
+
+
+def decided_pair(words: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
+    """Return the two integers of a pair; `words(level)` gives its words w and a of level 0, 1, ….
+
+    The strings of bits are those of level 0, then of level 1, and so on.
+    """
+    w = a = 0
+    for level in range(_MOST_LEVELS):
+        more_w, more_a = words(level)
+        w, a = (w << 64) | more_w, (a << 64) | more_a
+        found = [_nearest(value) for value in enclosures(w, a, 64 * (level + 1))]
+        if found[0] is not None and found[1] is not None:
+            return found[0], found[1]
+    raise AssertionError("768 random bits do not decide a value: the keystream is broken")
+
+
+def enclosures(w: int, a: int, bits: int) -> tuple[Interval, Interval]:
+    """Enclose 2²⁶·R·cos φ and 2²⁶·R·sin φ for all U in [w, w + 1]·2^−bits and A in [a, a + 1]·2^−bits."""
+    precision = bits + _SPARE_BITS
+    uniform = from_man_exp(w, -bits), from_man_exp(w + 1, -bits)
+    if w == 0:  # ln 0: any bound below that of the next level does, and decides nothing
+        uniform = from_man_exp(1, -4 * bits), uniform[1]
+    # R·2²⁶ = √(−ln U · 2⁵³)
+    radius = mpi_sqrt(mpi_shift(mpi_neg(mpi_log(uniform, precision)), 2 * SCALE_BITS + 1), precision)
+    pi = mpf_pi(precision, round_floor), mpf_pi(precision, round_ceiling)
+    # φ = 2πA − π/4 = π·(8A − 1)/4
+    turns = from_man_exp(8 * a - (1 << bits), -bits - 2), from_man_exp(8 * (a + 1) - (1 << bits), -bits - 2)
+    cosine, sine = mpi_cos_sin(mpi_mul(turns, pi, precision), precision)
+    return mpi_mul(radius, cosine, precision), mpi_mul(radius, sine, precision)
+
+
+def _nearest(value: Interval) -> int | None:
+    """The nearest integer of all numbers in the interval, or None if they have two."""
+    # floor(x + ½) of both ends; exact, because ends have finitely many bits
+    low, high = (to_int(mpf_floor(mpf_sub(end, _MINUS_HALF))) for end in value)
+    return low if low == high else None
+
+
+_COUNT = 1 << 20
+_DIGEST = "a9a52345a6e9efab2cd270f8b4e98f63e58e1cbbfaa997f66a098687f059f974"
+
+
+def installed() -> list[Executor]:
+    """The executors that can be used here."""
+    needs = {"numba": "numba", "xla": "jax", "numpy": "numpy"}
+    return [name for name in get_args(Executor) if find_spec(needs[name])]
+
+
+@cache
+def require_right_noise() -> None:
+    """Raise unless the executor that draws the noise gives the frozen integers; tested once in a process."""
+    executor = default_executor()
+    if not right(executor):
+        raise RunError(
+            f"The noise that {executor} computes here is wrong: it does not give the known integers. Something "
+            "changes the arithmetic of float64, such as fast-math flags of the compiler (XLA_FLAGS): take them away. "
+            "ballsbins check-machine tests all executors."
+        )
+
+
+def right(executor: Executor) -> bool:
+    """Whether an executor gives the integers that were frozen: a million of them, a few undecided ones included."""
+    drawn = rounded_normals(Key.from_seed(2026), ("known answers",), _COUNT, executor=executor)
+    return hashlib.sha256(drawn.astype("<i4").tobytes()).hexdigest() == _DIGEST
+
+
+_ALIGNMENT = 64  # bytes: from such an address XLA takes an array as it is; any other it copies
+
+
+class NoiseAhead:
+    """round(2²⁶·N(0, 1)) for every parameter, one vector for a step, in rooms that take turns.
+
+    New memory for every step costs more than what is in it: with 85 million parameters it is a third of a gigabyte,
+    of which the system clears every page. Whoever has read the noise when `of` is called again needs one room. XLA
+    reads in place and later than it is told to: with two rooms one is filled again only when the step that read it is
+    done, and meanwhile the other serves the next step.
+    """
+
+    def __init__(self, rooms: int = 1, wait: Callable[[Any], Any] = lambda results: None) -> None:
+        """Take no memory yet. `wait` returns when what was given to `read_by` is computed."""
+        self._rooms: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * rooms
+        self._readers: list[Any] = [None] * rooms
+        self._wait = wait
+        self._turn = 0  # the room that is filled, or that was given last
+        self._wanted: tuple[Key, Domain, int] | None = None
+        self._drawn: Future[NDArray[np.int32]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def begin(self, key: Key, domain: Domain, count: int) -> None:
+        """Begin to draw. If what is being drawn is for something else, it is forgotten."""
+        if self._wanted == (key, domain, count):
+            return
+        if self._drawn is not None:
+            self._drawn.result()  # the room is in use
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="noise")
+        self._wanted = key, domain, count
+        self._turn = (self._turn + 1) % len(self._rooms)
+        self._drawn = self._thread.submit(self._draw, self._turn, key, domain, count)
+
+    def of(self, key: Key, domain: Domain, count: int) -> NDArray[np.int32]:
+        """Return the noise of a step: to be read before the next `begin`, or named by `read_by` before it."""
+        self.begin(key, domain, count)
+        assert self._drawn is not None
+        values = self._drawn.result()
+        self._wanted = self._drawn = None  # it is used once
+        return values
+
+    def read_by(self, results: Any) -> None:
+        """Tell what is computed from the noise that was given last: it stays until that is ready."""
+        self._readers[self._turn] = results
+
+    def _draw(self, turn: int, key: Key, domain: Domain, count: int) -> NDArray[np.int32]:
+        self._wait(self._readers[turn])
+        if len(self._rooms[turn]) < count:
+            self._rooms[turn] = _aligned(count)
+        return rounded_normals(key, domain, count, out=self._rooms[turn])
+
+
+def _aligned(count: int) -> NDArray[np.int32]:
+    room = np.empty(4 * count + _ALIGNMENT, np.uint8)
+    skipped = -room.ctypes.data % _ALIGNMENT
+    return room[skipped : skipped + 4 * count].view(np.int32)

@@ -32,16 +32,16 @@ from ballsbins.dp_events import MechanismDpEvent
 from ballsbins.errors import InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise import SOURCE, rounded_normals
-from ballsbins.noise.draw import default_executor
-from ballsbins.noise.known_answers import require_right_noise
+from ballsbins.noise.draw import default_executor, require_right_noise
 from ballsbins.report import Card, FloatingPoint
 from ballsbins.samplers import Key, as_key, pad
 from ballsbins.samplers.key import SEED_RUN
-from ballsbins.training._jax import jax, optax
 from ballsbins.training.grid import Grid
-from ballsbins.training.machine_check import device_name
+from ballsbins.training.jax.machine_check import device_name
 
 try:
+    import jax
+    import optax
     from jax.experimental import io_callback
     from jax_privacy import batch_selection, clipping
     from jax_privacy.experimental.execution_plan import DPExecutionPlan

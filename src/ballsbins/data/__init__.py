@@ -1,0 +1,1 @@
+"""Prepared data sets, and the two public ones of the paper's experiment."""

@@ -1,0 +1,131 @@
+"""Batches of a fixed shape for the steps of a run, from memory or from the files of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.format import WEIGHT_COLUMN
+from ballsbins.data.dataset import LABEL, Examples, Features, check_examples
+from ballsbins.errors import DataError, InvalidInputError
+from ballsbins.samplers import Key, Sampler
+from ballsbins.training.jax.model import Batch
+from ballsbins.training.jax.noise_binding import data_tag
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Feed(Protocol):
+    """What training needs of data: all batches of an epoch from a step on, and a way to notice that data changed."""
+
+    same_in_all_epochs: bool  # whether every epoch reads the same data, or files of its own
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """Give the batches of steps start, start + 1, …, each padded to the fixed shape."""
+
+    def data_tag(self, epoch: int) -> bytes:
+        """A hash, under the run's key, of all data that the epoch reads; as secret as the data."""
+
+
+class FromMemory:
+    """Batches drawn by the sampler from examples in memory."""
+
+    same_in_all_epochs = True
+
+    def __init__(self, examples: Examples, sampler: Sampler, key: Key, shape: int) -> None:
+        """Take checked examples; `shape` is the number of rows of every batch."""
+        self._examples, self._sampler, self._key, self._shape = examples, sampler, key, shape
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """Draw the batches of an epoch."""
+        for indices in self._sampler.batches(len(self._examples), self._key, epoch, start):
+            yield padded(self._examples.take(indices), self._shape)
+
+    def data_tag(self, epoch: int) -> bytes:
+        """All examples are at hand in every epoch."""
+        return self._data_tag
+
+    @cached_property
+    def _data_tag(self) -> bytes:
+        arrays = (self._examples.labels, self._examples.integers, self._examples.categories)
+        return data_tag(self._key, map(np.ascontiguousarray, arrays))
+
+
+class FromFiles:
+    """Batches that an engine has written, in the order that the sampler gives."""
+
+    same_in_all_epochs = False
+
+    def __init__(
+        self, files: BatchFiles, features: Features, num_examples: int, sampler: Sampler, key: Key, shape: int
+    ) -> None:
+        """Refuse files that were built for anything else than this run."""
+        manifest = files.manifest
+        if manifest.sampler != sampler:
+            advice = "Train as the batches were built, or build them for this run with: ballsbins build"
+            raise InvalidInputError("the sampler of the batch files", manifest.sampler, repr(sampler), advice)
+        if manifest.num_examples != num_examples:
+            advice = "The batches were built from other data: build them again."
+            raise InvalidInputError(
+                "the number of examples in the batch files", manifest.num_examples, f"{num_examples}", advice
+            )
+        key.require(manifest.key_commitment)
+        key.for_run(manifest.run)  # refuses the key of another run
+        there = {name for name, _ in manifest.columns}
+        for name in (LABEL, *features.names):
+            if name not in there:
+                advice = "Build the batches from the prepared data set: its train directory."
+                raise InvalidInputError(
+                    "the set of columns of the batch files", sorted(there), f"with {name}", advice
+                )
+        self._columns = [LABEL, *features.names] + [WEIGHT_COLUMN] * (manifest.padded_to is not None)
+        self._files, self._features, self._shape, self._key = files, features, shape, key
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """Read the batches of an epoch."""
+        for table in self._files.batches(epoch, start, columns=self._columns):
+            yield padded(self._examples(table), self._shape)
+
+    def data_tag(self, epoch: int) -> bytes:
+        """The bytes of the files of the epoch."""
+        return data_tag(self._key, (path.read_bytes() for path in self._files.paths(epoch)))
+
+    def _examples(self, table: pa.Table) -> Examples:
+        """The real rows of a batch as arrays, checked."""
+        if WEIGHT_COLUMN in self._columns:
+            table = table.filter(np.asarray(table.column(WEIGHT_COLUMN)) > 0)
+        columns = {name: np.asarray(table.column(name)) for name in (LABEL, *self._features.names)}
+        integers = _stacked([columns[name] for name in self._features.integers], np.float32, table.num_rows)
+        ids = _stacked([columns[name] for name, _ in self._features.categories], np.int32, table.num_rows)
+        examples = Examples(columns[LABEL].astype(np.float32), integers, ids)
+        check_examples(self._features, examples, "the batch files")
+        return examples
+
+
+def padded(examples: Examples, rows: int) -> Batch:
+    """Fill examples up to so many rows with zeros of weight 0: constants, never a copy of an example.
+
+    A copy would let the bits of other rows depend on an example that is not in the batch.
+    """
+    missing = rows - len(examples)
+    if missing < 0:
+        raise DataError(
+            "A batch of the batch files is larger than the sampler's largest batch. Build them again."
+        )
+    weights = np.zeros(rows, np.float32)
+    weights[: len(examples)] = 1
+
+    def filled(part: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
+
+    return Batch(filled(examples.labels), filled(examples.integers), filled(examples.categories), weights)
+
+
+def _stacked(columns: list[Any], dtype: type, rows: int) -> Any:
+    return np.stack(columns, axis=1).astype(dtype) if columns else np.empty((rows, 0), dtype)

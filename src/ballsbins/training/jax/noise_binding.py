@@ -1,0 +1,158 @@
+"""What the noise of a trainer that owns its data is bound to, so that no two sums ever share noise.
+
+The adversary sees all models of all continuations of a run. If two sums got the same noise, their difference would
+show both without any. So the noise of a step follows from the run's key *and* from everything that decides the
+sums:
+
+* a keyed hash of the training data of the epoch;
+* the model and the optimizer's state at the beginning of the epoch, which are public, and in which all that was
+  changed earlier shows;
+* the plan, the features and the number of examples;
+* the versions of the libraries, the processor, the number of threads and the compiler's flags;
+* a branch: empty, or a fresh random number where somebody chose to go on after a change.
+
+Whatever changes, all noise is independent of what it was. If nothing changes, a run that was killed repeats its steps
+bit for bit, which releases nothing new, provided that sums are bit-reproducible: that is tested at every start, and
+where it fails a fresh branch is taken.
+
+A checkpoint carries two seals, codes under the run's key: one of its own content, one of data and machine. They tell
+whether the state is the one that the run wrote and whether it would go on as it was. Each has a random nonce, so
+that seals of two checkpoints show nothing of whether their data are the same. The key's hash of the data itself is
+stored nowhere.
+
+A plain seed, for experiments that others repeat, binds noise to the plan alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.noise import Domain
+from ballsbins.report.versions import library_versions
+from ballsbins.samplers import Key
+from ballsbins.training.machine_check import processor
+from ballsbins.training.training_plan import digest
+
+_FLAGS = ("XLA_FLAGS", "NPROC")
+# Read from JAX itself: they can be set by the environment or in Python.
+_SETTINGS = (
+    "jax_disable_jit", "jax_enable_x64", "jax_default_matmul_precision", "jax_disable_most_optimizations",
+    "jax_numpy_dtype_promotion",
+)  # fmt: skip
+
+
+def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
+    """Hash data under the key: HMAC-SHA256 over buffers, each with its length. As secret as the data."""
+    found = hmac.new(key.derive("data hash"), digestmod="sha256")
+    for part in parts:
+        view = memoryview(part)
+        found.update(view.nbytes.to_bytes(8, "little"))
+        if view.nbytes:  # a data set may have no categories, and nothing cannot be cast
+            found.update(view.cast("B"))
+    return found.digest()
+
+
+def machine_facts() -> Mapping[str, str]:
+    """What may change the bits of a sum though data and plan are the same; public."""
+    device = jax.devices()[0]
+    names = ("ballsbins", "jax", "jaxlib", "numpy", "optax", "python")
+    versions = {name: number for name, number in library_versions().items() if name in names}
+    flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
+    settings = {name: str(getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name)}
+    return versions | flags | settings | {
+        "device": f"{device.platform} {device.device_kind}",
+        "devices": str(jax.device_count()),
+        "threads": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "processor": processor(),
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What one epoch of one run is bound to; makes the domain of its noise and the seals of its checkpoints.
+
+    Attributes:
+      key: the key of the run.
+      facts: the public facts of the plan.
+      data: `data_tag` of the epoch's training data; secret.
+      begin: `state_digest` at the beginning of the epoch.
+      machine: `machine_facts()`.
+      branch: "" or a public random number.
+    """
+
+    key: Key
+    facts: Mapping[str, Any]
+    data: bytes
+    begin: str
+    machine: Mapping[str, str]
+    branch: str = ""
+
+    def noise_domain(self) -> Domain:
+        """The domain of the epoch's noise, to which the number of the step is added."""
+        if not self.key.is_secret:
+            return ("training noise", digest(self.facts))
+        public = {"plan": self.facts, "machine": self.machine, "begin": self.begin, "branch": self.branch}
+        return ("training noise", digest(public), self.data)
+
+    def seals(self, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> dict[str, str]:
+        """The codes to be stored with a checkpoint."""
+        nonce = secrets.token_hex(16)
+        return {"nonce": nonce, "state": self._state(nonce, header, arrays), "data": self._data(nonce)}
+
+    def changes(
+        self,
+        seals: Mapping[str, str],
+        header: Mapping[str, Any],
+        arrays: Sequence[NDArray[Any]],
+        *,
+        over: bool,
+    ) -> list[str]:
+        """What is not as it was when the checkpoint was written, in words; empty if the run goes on bit for bit.
+
+        Of a run that is `over` only the checkpoint itself is compared: it has no step left that anything could
+        change.
+        """
+        found = []
+        if not hmac.compare_digest(seals["state"], self._state(seals["nonce"], header, arrays)):
+            found.append("the checkpoint itself")
+        if over:
+            return found
+        if self.key.is_secret and not hmac.compare_digest(seals["data"], self._data(seals["nonce"])):
+            found.append("the training data")
+        before = header["machine"]
+        if self.key.is_secret:
+            found += [
+                f"{name} ({before.get(name)} → {self.machine.get(name)})"
+                for name in sorted(set(before) | set(self.machine))
+                if before.get(name) != self.machine.get(name)
+            ]
+        return found
+
+    def _state(self, nonce: str, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> str:
+        return self.key.derive("seal of the state", nonce, digest(header), state_digest(arrays))[:16].hex()
+
+    def _data(self, nonce: str) -> str:
+        return self.key.derive("seal of the data", nonce, self.data)[:16].hex()
+
+
+def state_digest(arrays: Iterable[NDArray[Any]]) -> str:
+    """Tell public states apart."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+def new_branch() -> str:
+    """A fresh public number under which all noise is independent of any other branch's."""
+    return secrets.token_hex(16)

@@ -1,0 +1,195 @@
+"""Hooks: sum clipped per-example gradients as integers in units of the grid, add integer noise, and release.
+
+The sum does not depend on the order in which examples come. Opacus gives the gradient of every example. Each one is
+clipped and rounded to the grid *by itself*, and the integers are added exactly:
+
+    k = Σᵢ rint(factorᵢ·gᵢ/unit),   factorᵢ = min(1, limit/‖gᵢ‖)
+
+So an example moves k by at most ‖rint(v)‖ ≤ ‖v‖ + ½·√d, with v its clipped gradient in units and d the number of
+parameters, and the order of rows, physical batches and ranks changes no bit (steps 3 to 5 of docs/floating_point.md):
+
+* *Norms* are sums of squares in float64. Squares of float32 values are exact there and neither under- nor overflow,
+  and all terms are at least 0. So the relative error, whatever the order, is below the margin by which
+  `Grid.clip_limit` is less than C.
+* *Products* factor·g in float64 round at most four times: the quotient limit/‖g‖, that by the unit, the product
+  itself, and the unit. `EXCESS` covers that.
+* *Sums* are integers below 2⁵¹ (`Grid` refuses larger ones), which float64 and int64 hold exactly.
+
+An example whose norm is not a finite number makes the whole batch not finite, and the caller stops.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ballsbins.training.grid import UNIT_ROUNDOFF, Grid
+
+_SMALL = 1 << 17  # values below which a second thread costs more than it does
+
+
+def compiled(values: torch.Tensor) -> bool:
+    """Whether the loops of `rounding` can be used: values are in main memory, and numba is installed."""
+    return values.device.type == "cpu" and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def threads_for(count: int) -> int:
+    """The number of threads for a loop over so many values."""
+    return torch.get_num_threads() if count > _SMALL else 1
+
+
+def in_threads(job: Callable[[int], Any], begins: range) -> None:
+    """Do the job for every begin, at the same time if there are several."""
+    if len(begins) <= 1:
+        for begin in begins:
+            job(begin)
+    else:
+        for _ in _pool(os.getpid()).map(job, begins):
+            pass
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """The threads of this process; one that was forked from it makes its own."""
+    return ThreadPoolExecutor(thread_name_prefix="sums")
+
+
+EXCESS = 8.0 * UNIT_ROUNDOFF
+COARSE = (torch.bfloat16, torch.float16)
+_COLUMNS = 4096  # of a sum at a time: its int64 totals stay in the processor's first cache
+_PIECE = 1 << 19  # values at a time, in float64, without numba
+
+
+def clipped_sum(samples: Sequence[torch.Tensor], grid: Grid) -> list[torch.Tensor] | None:
+    """Sum the clipped gradients of all rows, in units of the grid.
+
+    Args:
+      samples: for every parameter the gradients of all examples, [rows, *shape of the parameter].
+      grid: of the run.
+
+    Returns:
+      For every parameter its sum: integers, as float64. None if the norm of a row is not finite.
+    """
+    flat = [_rows(sample) for sample in samples]
+    squares = torch.zeros(len(flat[0]), dtype=torch.float64)
+    for sample in flat:
+        squares += _squares(sample)
+    if not bool(torch.isfinite(squares).all()):
+        return None
+    norms = squares.sqrt()
+    factors = torch.where(norms > grid.clip_limit, grid.clip_limit / norms, 1.0) / grid.unit
+    return [
+        _rounded_sum(values, factors).view(sample.shape[1:])
+        for values, sample in zip(flat, samples, strict=True)
+    ]
+
+
+def _rows(sample: torch.Tensor) -> torch.Tensor:
+    """One example a row. Autocast gives 16 bits; widening them is exact."""
+    wide = sample.float() if sample.dtype in COARSE else sample
+    return wide.detach().reshape(len(sample), -1)
+
+
+def _squares(rows: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    if compiled(rows):
+        from ballsbins.training.torch.compiled_loops import add_squares
+
+        values, squares = rows.contiguous().numpy(), found.numpy()
+        share = -(-len(rows) // threads_for(rows.numel())) or 1
+        in_threads(
+            lambda begin: add_squares(values[begin : begin + share], squares[begin : begin + share]),
+            range(0, len(rows), share),
+        )
+        return found
+    for begin, end in _pieces(rows):
+        found += rows[:, begin:end].double().square().sum(dim=1)
+    return found.cpu()
+
+
+def _rounded_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    width = rows.shape[1]
+    if compiled(rows):
+        from ballsbins.training.torch.compiled_loops import add_rounded, start_of_sum
+
+        values, scale = rows.contiguous().numpy(), factors.numpy()
+        total = np.full(width, start_of_sum(len(rows)), np.int64)
+        threads = threads_for(rows.numel())
+
+        def add(first: int) -> None:
+            # Threads take turns: far columns of rows whose length is a power of two would share places in the cache.
+            for begin in range(first, width, _COLUMNS * threads):
+                add_rounded(values, scale, total, begin, min(begin + _COLUMNS, width))
+
+        in_threads(add, range(0, min(width, _COLUMNS * threads), _COLUMNS))
+        return torch.from_numpy(total).double()
+    found = torch.zeros(width, dtype=torch.float64, device=rows.device)
+    scale_there = factors.to(rows.device)[:, None]
+    for begin, end in _pieces(rows):
+        found[begin:end] = (rows[:, begin:end].double() * scale_there).round_().sum(dim=0)
+    return found
+
+
+def _pieces(rows: torch.Tensor) -> list[tuple[int, int]]:
+    """Columns to take at a time, so that float64 copies stay small."""
+    width = rows.shape[1]
+    step = max(1, _PIECE // max(1, len(rows)))
+    return [(begin, min(begin + step, width)) for begin in range(0, width, step)]
+
+
+_RELEASED_AT_ONCE = 1 << 16  # values at a time: in float64 they stay in the processor's cache
+
+
+def write_gradients(parameters: Sequence[Any], noise: NDArray[np.int32], unit: float) -> None:
+    """Set `grad` of every parameter to unit·(k + r), rounded to its type; k is `summed_grad`, integers as float64.
+
+    k + r is exact. The product and all that follows is post-processing.
+    """
+    begin = 0
+    for parameter in parameters:
+        sums = parameter.summed_grad.reshape(-1)
+        drawn = noise[begin : begin + sums.numel()]
+        begin += sums.numel()
+        gradient = parameter.grad
+        # What the backward pass left there is not needed, and new memory costs more than what is put in it.
+        if gradient is None or not _fits(gradient, parameter):
+            gradient = torch.empty_like(parameter, memory_format=torch.contiguous_format, requires_grad=False)
+        _release(sums, drawn, unit, gradient.detach().view(-1))
+        parameter.grad = gradient
+
+
+def _fits(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return gradient.layout == torch.strided and gradient.dtype == parameter.dtype and gradient.is_contiguous()
+
+
+def _release(sums: torch.Tensor, drawn: NDArray[np.int32], unit: float, out: torch.Tensor) -> None:
+    count = sums.numel()
+    if compiled(sums):
+        from ballsbins.training.torch.compiled_loops import release
+
+        share = -(-count // threads_for(count)) or 1
+        k, values = sums.numpy(), out.numpy()
+        in_threads(
+            lambda first: release(
+                k[first : first + share], drawn[first : first + share], unit, values[first : first + share]
+            ),
+            range(0, count, share),
+        )
+        return
+    r = torch.from_numpy(drawn).to(sums.device)
+    for first in range(0, count, _RELEASED_AT_ONCE):
+        piece = slice(first, first + _RELEASED_AT_ONCE)
+        out[piece] = (sums[piece] + r[piece]).mul_(unit)

@@ -1,0 +1,204 @@
+"""Ghost clipping: norms of per-example gradients that are never below the true ones, and checks that they are used.
+
+**Norms** are computed in float64. Opacus' own norms are float32. Squares underflow there, so that a norm of 0 is
+found for a gradient that is not 0; and the norm of a layer that is used at several positions of an example (a
+sequence) is a sum of signed terms, which can cancel to nothing: with activations of 10⁵ Opacus finds 0 where the
+norm is 3. Norms that are too small are worse than none.
+
+Here a layer has inputs a_t and signals g_t at the positions t, and its gradient is Σ_t g_t a_tᵀ. With
+mass = Σ_t ‖a_t‖‖g_t‖ and γ for what the roundings of the sum change at most, the true norm is at most the computed
+norm plus γ·mass; or, where its square is computed as Σ_{s,t} (a_s·a_t)(g_s·g_t), at most the root of that plus
+γ·mass².
+
+**Checks** see to it that the norms that Opacus clips by are those of the examples' gradients. Ghost clipping never
+has the gradient of one example. It takes norms layer by layer in a first backward pass, scales each example's loss,
+and lets a second pass sum up whatever autograd finds. So what the norms miss is summed up unclipped: a weight that
+is used beside its layer (`h @ embedding.weight.T`), a second loss, losses in a column, which are multiplied with a
+row of factors. Each of these is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping, DPTensorFastGradientClipping
+from torch import nn
+
+from ballsbins.errors import RunError
+from ballsbins.training.grid import UNIT_ROUNDOFF, gamma
+from ballsbins.training.torch.clipped_sums import COARSE
+
+Norms = dict[torch.Tensor, torch.Tensor]
+_AT_ONCE = 1 << 20  # values of per-example gradients in memory at a time
+
+
+def use_precise_norms(model: Any) -> None:
+    """Let a model that Opacus wrapped for ghost clipping take its norms from here; no other model is changed."""
+    model.NORM_SAMPLERS = {nn.Linear: linear_norms, nn.Embedding: embedding_norms}
+    # Other layers have norms of their per-example gradients, which Opacus takes in the type that it gets.
+    model.GRAD_SAMPLERS = {
+        kind: _in_float64(model.GRAD_SAMPLERS.get(kind, ft_compute_per_sample_gradient))
+        for kind in {type(layer) for layer in model._module.modules()}
+    }
+
+
+def linear_norms(layer: nn.Linear, activations: list[torch.Tensor], backprops: torch.Tensor) -> Norms:
+    """Norms for nn.Linear, with any number of positions."""
+    require_precise_signals(backprops)
+    rows = len(backprops)
+    g = backprops.reshape(rows, -1, backprops.shape[-1])
+    a = activations[0].reshape(rows, -1, activations[0].shape[-1])
+    found: Norms = {}
+    if layer.weight.requires_grad:
+        found[layer.weight] = _product_norms(a, g)
+    if layer.bias is not None and layer.bias.requires_grad:
+        wide = g.double()
+        lengths = wide.square().sum(dim=2).sqrt()
+        slack = gamma(g.shape[1] + g.shape[2] + 4, UNIT_ROUNDOFF)
+        found[layer.bias] = wide.sum(dim=1).square().sum(dim=1).sqrt() + slack * lengths.sum(dim=1)
+    return found
+
+
+def _product_norms(a: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Norms of Σ_t g_t a_tᵀ for every row."""
+    positions, inputs, outputs = a.shape[1], a.shape[2], g.shape[2]
+    if positions == 1:
+        return _lengths(a)[:, 0] * _lengths(g)[:, 0]
+    # Either all products of pairs of positions, or the gradient itself: whichever takes fewer multiplications.
+    pairs = positions * (inputs + outputs) < inputs * outputs
+    terms = positions**2 if pairs else inputs * outputs
+    slack = gamma(2 * (positions + terms + inputs + outputs + 8), UNIT_ROUNDOFF)
+    step = max(1, _AT_ONCE // terms)
+    parts = []
+    for begin in range(0, len(a), step):
+        wide_a, wide_g = a[begin : begin + step].double(), g[begin : begin + step].double()
+        mass = (_lengths(wide_a) * _lengths(wide_g)).sum(dim=1)
+        if pairs:
+            gram = torch.bmm(wide_a, wide_a.transpose(1, 2)) * torch.bmm(wide_g, wide_g.transpose(1, 2))
+            squares = gram.sum(dim=(1, 2)).clamp(min=0.0)
+            parts.append((squares + slack * mass.square()).sqrt())
+        else:
+            gradient = torch.bmm(wide_g.transpose(1, 2), wide_a)
+            parts.append(gradient.square().sum(dim=(1, 2)).sqrt() + slack * mass)
+    return torch.cat(parts) if parts else a.new_zeros(0, dtype=torch.float64)
+
+
+def _lengths(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors.double().square().sum(dim=-1).sqrt()
+
+
+def embedding_norms(layer: nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor) -> Norms:
+    """Norms for nn.Embedding: what an example adds to one row of the table is added up first."""
+    require_precise_signals(backprops)
+    if not layer.weight.requires_grad:
+        return {}
+    rows = len(backprops)
+    ids = activations[0].reshape(rows, -1)
+    g = backprops.reshape(rows, ids.shape[1], -1).double()
+    own = torch.arange(rows, device=ids.device)[:, None]
+    places, inverse = torch.unique((own * layer.num_embeddings + ids).reshape(-1), return_inverse=True)
+    summed = torch.zeros(len(places), g.shape[2], dtype=torch.float64, device=g.device)
+    summed.index_add_(0, inverse, g.reshape(-1, g.shape[2]))
+    squares = torch.zeros(rows, dtype=torch.float64, device=g.device)
+    squares.index_add_(0, places // layer.num_embeddings, summed.square().sum(dim=1))
+    slack = gamma(2 * ids.shape[1] + g.shape[2] + 8, UNIT_ROUNDOFF)
+    return {layer.weight: squares.sqrt() + slack * _lengths(g).sum(dim=1)}
+
+
+def _in_float64(sampler: Callable[..., dict[Any, torch.Tensor]]) -> Callable[..., dict[Any, torch.Tensor]]:
+    def widened(layer: nn.Module, activations: Any, backprops: torch.Tensor) -> dict[Any, torch.Tensor]:
+        require_precise_signals(backprops)
+        return {
+            parameter: each.double() for parameter, each in sampler(layer, activations, backprops).items()
+        }
+
+    return widened
+
+
+def require_precise_signals(backprops: torch.Tensor) -> None:
+    """Refuse signals of 16 bits: norms that follow from them are wrong by up to a hundredth."""
+    if backprops.dtype in COARSE:
+        raise RunError(
+            f"The norms to clip by would be of the type {backprops.dtype}, which is wrong by up to a hundredth. "
+            "Ghost clipping needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in "
+            "float64."
+        )
+
+
+_TOLERANCE = 1e-3  # of a norm, in float32
+
+
+class CheckedLoss(DPLossFastGradientClipping):  # type: ignore[misc]
+    """Opacus' criterion, whose losses are checked when they go backward."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> CheckedLosses:
+        """Compute the losses of the batch."""
+        return _checked(super().__call__(*args, **kwargs))
+
+
+class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
+    """The losses of a batch, one for each example."""
+
+    def backward(self) -> None:
+        """Clip by norms of this very pass that cover all of the gradient."""
+        each, module = self.loss_per_sample, self.module
+        if each.dim() != 1:
+            raise RunError(
+                f"The criterion gives losses of shape {tuple(each.shape)}, but must give one for each example: "
+                "Opacus would multiply every loss with the clipping factors of all examples. For logits of one "
+                "column use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
+            )
+        for parameter in module.trainable_parameters:
+            # of the last batch, if a layer is not used in this one
+            parameter.__dict__.pop("_norm_sample", None)
+        watched = self._norm_of_one() if self.optimizer.is_time_to_check() else None
+        try:
+            super().backward()
+        except AttributeError as error:
+            if "_norm_sample" not in str(error):
+                raise
+            raise RunError(
+                "A layer with parameters to train was not called in this step, so its norms are unknown. Use every "
+                "layer in every step, freeze it before make_private, or use grad_sample_mode='hooks'."
+            ) from None
+        norms = module.per_sample_gradient_norms
+        if watched is not None:
+            place, norm = watched
+            if norm > float(norms[place]) * (1.0 + _TOLERANCE) + 1e-6:
+                raise RunError(
+                    f"An example's gradient has norm {norm:.6g}, but Opacus found {float(norms[place]):.6g} to clip "
+                    "by: the model uses a weight outside of its layer's own call (such as h @ embedding.weight.T), "
+                    "or examples meet in the model or the loss. Use grad_sample_mode='hooks' for the former."
+                )
+        self.optimizer.note_clipped()
+
+    def _norm_of_one(self) -> tuple[int, float]:
+        """The norm of the whole gradient of the example with the largest loss, by plain autograd."""
+        each, module = self.loss_per_sample, self.module
+        place = int(each.detach().argmax())
+        module.disable_hooks()
+        parts = torch.autograd.grad(
+            each[place], module.trainable_parameters, retain_graph=True, allow_unused=True
+        )
+        module.enable_hooks()
+        squares = [float(part.double().square().sum()) for part in parts if part is not None]
+        return place, sum(squares) ** 0.5
+
+
+def _checked(losses: Any) -> CheckedLosses:
+    losses.__class__ = CheckedLosses
+    return losses  # type: ignore[no-any-return]
+
+
+def _keeps_checks(name: str) -> Callable[..., CheckedLosses]:
+    def operation(self: CheckedLosses, *others: Any) -> CheckedLosses:
+        return _checked(getattr(DPTensorFastGradientClipping, name)(self, *others))
+
+    return operation
+
+
+for _name in ("truediv", "mul", "rmul", "add", "radd", "sub", "rsub", "neg"):
+    setattr(CheckedLosses, f"__{_name}__", _keeps_checks(f"__{_name}__"))

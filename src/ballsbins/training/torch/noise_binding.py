@@ -1,0 +1,122 @@
+"""What the noise of a step in PyTorch is bound to, so that no two different sums ever share noise.
+
+The adversary sees the models of all continuations of a run. If two sums got the same noise, their difference would
+show both without any. And if continuations shared noise *while* their sums agree, the first step at which they part
+would show the batch of the example in which their data differ, which is secret. There are two ways to rule that out:
+
+* **By default** every call of `make_private` draws a public random nonce, and all noise of the process is drawn
+  under it. No two processes share noise, so a resumed run is not bit for bit the one that was stopped.
+* **With a fingerprint** of the data, which the user computes and vouches for, the noise repeats if everything
+  repeats. It is bound to the run, the fingerprint (hashed under the key), the plan, the machine, the parameters
+  before the step, all frozen parameters and buffers, and to the sums themselves. With other data all noise of all
+  steps is independent; so is that of a step whose sums do not repeat for whatever reason: dropout, code that was
+  changed, a library that adds in another order. What follows the noisy gradient, such as the learning rate, is
+  post-processing and not bound.
+
+A plain seed, for experiments that others repeat, has a fixed nonce.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterable
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ballsbins.noise import Domain
+from ballsbins.samplers import Key
+from ballsbins.training.machine_check import processor
+
+_PURPOSE = "opacus noise"
+_FLAGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY",
+          "CUBLAS_WORKSPACE_CONFIG", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")  # fmt: skip
+_PIECE = 1 << 20
+
+
+def fresh_nonce(key: Key) -> str:
+    """A public random number for this process; a fixed one under a plain seed."""
+    return secrets.token_hex(16) if key.is_secret else "seed"
+
+
+def machine_facts(device: str) -> dict[str, str]:
+    """What may change the bits of a sum though data and plan are the same; public."""
+    flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
+    return _versions() | flags | {
+        "device": f"{device} {torch.cuda.get_device_name()}" if device == "cuda" else device,
+        "processor": processor(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": f"{torch.get_num_threads()} {torch.get_num_interop_threads()}",
+        "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.cudnn.deterministic} "
+        f"{torch.backends.cudnn.benchmark} {torch.backends.mkldnn.enabled}",
+        "precision": f"{torch.get_float32_matmul_precision()} {torch.backends.cudnn.allow_tf32}",
+    }  # fmt: skip
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Of the libraries that add: each may change the order in which it does."""
+    names = ("ballsbins", "numba", "numpy", "opacus", "torch")
+    return {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in names if find_spec(name)
+    }
+
+
+def digest_of(tensors: Iterable[torch.Tensor], kind: torch.dtype | None = None) -> bytes:
+    """Tell tensors apart by their bits, converted to a type of one's choice."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        for begin in range(0, flat.numel(), _PIECE):
+            piece = flat[begin : begin + _PIECE].to("cpu", kind).contiguous()
+            found.update(piece.view(torch.uint8).numpy().data)
+    return found.digest()
+
+
+class Replay:
+    """The second way: what noise is bound to besides the key."""
+
+    def __init__(self, fingerprint: str, plan: dict[str, Any], fixed: list[torch.Tensor]) -> None:
+        """Take a text of the user's, of which nothing is stored; public facts of the plan; and frozen values."""
+        self._fingerprint, self._plan, self._fixed = fingerprint, plan, fixed
+        self._frozen: bytes | None = None
+
+    def begin(self) -> None:
+        """Look at the frozen values again: a checkpoint was loaded."""
+        self._frozen = None
+
+    def domain(
+        self, key: Key, step: int, parameters: list[Any], sums: list[torch.Tensor], device: str
+    ) -> Domain:
+        """The domain of a step's noise: `parameters` before the step, `sums` are the integers it is added to."""
+        if self._frozen is None:
+            self._frozen = digest_of(self._fixed)
+        public = json.dumps({"plan": self._plan, "machine": machine_facts(device)}, sort_keys=True)
+        return (
+            _PURPOSE,
+            "replay",
+            hashlib.sha256(public.encode()).digest(),
+            key.derive("data fingerprint", self._fingerprint),
+            self._frozen,
+            digest_of(parameters),
+            digest_of(sums, torch.int64),
+            step,
+        )
+
+
+def nonce_domain(nonce: str, step: int) -> Domain:
+    """The domain of a step's noise under the nonce of a process."""
+    return (_PURPOSE, nonce, step)
+
+
+def mark_of(key: Key, domain: Domain) -> str:
+    """A public code that tells replayed noises apart and shows nothing else."""
+    return key.derive("mark of noise", *domain)[:16].hex()

@@ -1,0 +1,329 @@
+"""Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key.
+
+`summed_grad` of every parameter holds integers, as float64: the sum of clipped gradients in units of the run's grid.
+
+`watch_layers` refuses what Opacus does not see: layers in which examples meet, or that change without noise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.noise.draw import NoiseAhead
+from ballsbins.training.grid import Grid
+from ballsbins.training.torch.clipped_sums import COARSE, clipped_sum, write_gradients
+from ballsbins.training.torch.guarded_run import GuardedRun
+
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+
+def watch_layers(model: nn.Module) -> TrainingPasses:
+    """Refuse tables that are changed by being looked up, and have norms of batches refused as soon as they compute.
+
+    Opacus looks only at layers with parameters to train. A batch norm without any still mixes the examples of a batch
+    and keeps their means; frozen for good, with `eval()`, it does neither.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, _TABLES):
+            for option in ("max_norm", "scale_grad_by_freq"):
+                _require_off(f"{option} of the layer {name!r}", getattr(layer, option))
+        elif isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats):
+            layer.register_forward_pre_hook(_refuse_norm_of_batch)
+    passes = TrainingPasses()
+    model.register_forward_pre_hook(passes)
+    return passes
+
+
+class TrainingPasses:
+    """Counts how often a model is called to be trained; a copy of the model counts for itself."""
+
+    def __init__(self) -> None:
+        """Start at none."""
+        self.count = 0
+
+    def __call__(self, model: nn.Module, inputs: Any) -> None:
+        """Before a forward pass."""
+        self.count += model.training and torch.is_grad_enabled()
+
+
+def _require_off(name: str, value: Any) -> None:
+    if value:
+        raise InvalidInputError(
+            name,
+            value,
+            "left out",
+            "A lookup then changes the table, or an example scales the gradients of others: no noise hides that.",
+        )
+
+
+def _refuse_norm_of_batch(layer: nn.Module, inputs: Any) -> None:
+    if layer.training or layer.running_mean is None:
+        raise RunError(
+            f"{type(layer).__name__} computes means over the batch: examples are mixed, and one moves the gradients "
+            "of all others. Replace it (ModuleValidator.fix(model), GroupNorm, LayerNorm), or keep it frozen: eval() "
+            "on this layer after every model.train()."
+        )
+
+
+RUN = "ballsbins"  # where the state of the run is in a saved optimizer
+
+
+class _Guarded:
+    """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
+
+    run: GuardedRun
+    grid: Grid
+    noise: NoiseAhead
+    module: Any  # the model as Opacus wraps it
+    rows: int  # of per-example gradients that were clipped and summed for the next step
+    finite: bool  # whether they all were
+    passes: TrainingPasses  # forward passes since the last call of `step`
+    clipped: list[tuple[Any, int]] | None  # gradients and their versions, as ghost clipping left them
+    params: list[Any]
+    grad_samples: list[Any]
+    noise_multiplier: float
+    max_grad_norm: float
+    original_optimizer: torch.optim.Optimizer
+    _step_skip_queue: list[bool]
+    _is_last_step_skipped: bool
+
+    def clip_and_accumulate(self) -> None:
+        """Clip every example, round it to the grid and sum (with hooks)."""
+        self._require_one_pass()
+        parameters, samples = self.params, self.grad_samples
+        require_precise(parameters)
+        for parameter in parameters:
+            _check_processed_flag(parameter.grad_sample)
+            _mark_as_processed(parameter.grad_sample)
+        self.rows += len(samples[0])
+        sums = clipped_sum(samples, self.grid)
+        self.finite &= sums is not None
+        self._add(sums)
+
+    def accumulate(self) -> None:
+        """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
+        self._require_one_pass()
+        require_precise(self.params)
+        clipped, self.clipped = self.clipped, None
+        found = [(parameter.grad, parameter.grad._version) for parameter in self.params if clipped]
+        if clipped is None or any(
+            a is not b or was != now for (a, was), (b, now) in zip(clipped, found, strict=True)
+        ):
+            raise RunError(
+                "The gradients are not, or not alone, those that ghost clipping left: what another loss adds is not "
+                "clipped. Call backward once for each batch, on the loss of the criterion that make_private "
+                "returned; add up several such losses first; change no gradient before the step."
+            )
+        self.rows += len(self.module.per_sample_gradient_norms)
+        gradients = [parameter.grad for parameter in self.params]
+        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        self.finite &= finite
+        self._add(
+            [(gradient.double() / self.grid.unit).round_() for gradient in gradients] if finite else None
+        )
+
+    def _add(self, sums: list[torch.Tensor] | None) -> None:
+        """Add integers to those of the physical batches before; exact in any order."""
+        for number, parameter in enumerate(self.params):
+            if sums is None:  # the step will be refused
+                sums_there = torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+            else:
+                sums_there = sums[number].to(parameter.device)
+            if parameter.summed_grad is None:
+                parameter.summed_grad = sums_there
+            else:
+                parameter.summed_grad += sums_there
+
+    def note_clipped(self) -> None:
+        """Remember what ghost clipping has just left (called by its loss)."""
+        known = {id(parameter) for parameter in self.module.trainable_parameters}
+        if not known.issuperset(map(id, self.params)):
+            raise RunError(
+                "A parameter was unfrozen, or given to the optimizer, after make_private: ghost clipping does not "
+                "know it and would leave its gradient unclipped. Freeze and add parameters before make_private."
+            )
+        self.clipped = [(parameter.grad, parameter.grad._version) for parameter in self.params]
+
+    def is_time_to_check(self) -> bool:
+        """Whether ghost clipping is to check its norms: at steps 0, 1, 2, 4, 8 and so on, at next to no cost."""
+        return self.run.steps_taken & (self.run.steps_taken - 1) == 0
+
+    def _require_one_pass(self) -> None:
+        passes, self.passes.count = self.passes.count, 0
+        if passes > 1:
+            self.run.require_batch()  # says it better where the calls were for several batches
+            raise RunError(
+                f"The model was called {passes} times for one step. Opacus adds up the gradients of such calls row "
+                "by row, and if an example is not in the same row of each it is clipped with others and counts "
+                "twice. Call the model once: give it both inputs, and let its forward() use its layers on each. "
+                "Evaluate under torch.no_grad()."
+            )
+
+    def add_noise(self) -> None:
+        """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
+        examples = self._require_ranks_in_step()
+        self.run.require_batch()
+        self._require_unchanged(
+            "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
+        )
+        # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
+        self._require_unchanged("max_grad_norm", self.max_grad_norm, self.run.clip_norm)
+        own = getattr(self.module, "max_grad_norm", self.run.clip_norm)
+        self._require_unchanged("max_grad_norm of the model", own, self.run.clip_norm)
+        self._require_rows(examples)
+        parameters = self.params
+        require_precise(parameters)
+        for parameter in parameters:
+            _check_processed_flag(parameter.summed_grad)
+            _mark_as_processed(parameter.summed_grad)
+            if not self.run.examples_of_batch():  # what was summed is the gradient of the stand-in
+                parameter.summed_grad.zero_()
+            if self.run.world_size > 1:
+                torch.distributed.all_reduce(parameter.summed_grad)  # integers: exact in any order
+        count = sum(parameter.numel() for parameter in parameters)
+        if count != self.grid.dense + self.grid.scattered:
+            raise RunError(
+                f"The optimizer has {count:,} parameters to train, but {self.grid.dense + self.grid.scattered:,} "
+                "when make_private was called, for which its noise was planned. Freeze and add parameters before "
+                "that."
+            )
+        device = parameters[0].device.type
+        self.run.devices.add(device)
+        sums = [parameter.summed_grad for parameter in parameters]
+        domain = self.run.noise_domain(parameters, sums, device)
+        if self.run.world_size > 1:  # what it is bound to may differ between machines; rank 0 decides
+            shared = [domain]
+            torch.distributed.broadcast_object_list(shared, src=0)
+            domain = shared[0]
+        self.run.record(domain)
+        # The same noise on every rank, added once to the sum over all of them: parameters stay equal bit for bit.
+        write_gradients(parameters, self.noise.of(self.run.key, domain, count), self.grid.unit)
+        after = self.run.next_domain()
+        if after is not None:
+            self.noise.begin(self.run.key, after, count)
+
+    def reduce_gradients(self) -> None:
+        """Do nothing: integers were added up over the ranks before the noise."""
+
+    def _require_ranks_in_step(self) -> int:
+        """Count the examples of the step on all ranks; refuse ranks at different steps or of different runs."""
+        run = self.run
+        finite, self.finite = self.finite, True
+        examples = run.examples_of_batch() if run.steps_taken < run.total_steps else 0
+        # The stand-in of an empty batch may be anything: its gradient is not used.
+        broken = int(not finite and examples > 0)
+        name = int.from_bytes(hashlib.sha256(str(run.key.run).encode()).digest()[:7], "little")
+        mine = torch.tensor([run.steps_taken, name, broken, examples, run.repeats, run.repeated_to])
+        if run.world_size > 1:
+            mine = mine.to(self.params[0].device)
+            found = [torch.empty_like(mine) for _ in range(run.world_size)]
+            torch.distributed.all_gather(found, mine)
+        else:
+            found = [mine]
+        steps, names, brokens, counts, repeats, repeated = torch.stack(found).T.tolist()
+        if min(steps) != max(steps) or len(set(names)) > 1:
+            raise RunError(
+                f"Rank {run.rank} is at step {run.steps_taken:,} of run {run.key.run}, while others are at "
+                f"{min(steps):,} to {max(steps):,}, or of another run: their shares are of different batches, and "
+                "examples would be seen twice or never. Load the same checkpoint on every rank, or on none."
+            )
+        run.count_repeats(max(repeats), max(repeated))  # rank 0 alone reads the ledger
+        if any(brokens):
+            self._refuse_not_finite()
+        return int(sum(counts))
+
+    def _require_rows(self, examples: int) -> None:
+        """Refuse a number of rows that is not that of the batch, or that the grid was not planned for."""
+        mine, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
+        if rows != max(mine, 1):
+            raise RunError(
+                "The model has not as many rows as its batch has examples, and each row is clipped by itself. More "
+                "rows: an example counts several times as much as the noise hides. Fewer: examples share a row, or "
+                "these are not the examples of this step. Let collate_fn give one row for each example and leave "
+                "none out, keep the batch in the first dimension, and step on each batch in turn."
+            )
+        if examples > self.grid.rows:
+            raise RunError(
+                f"A batch has more examples than the {self.grid.rows:,} whose sum cannot overflow in units of the "
+                "grid. Take more steps per epoch, or a sampler with max_batch_size."
+            )
+
+    def _require_unchanged(self, name: str, value: float, planned: float) -> None:
+        if value != planned:
+            raise RunError(
+                f"optimizer.{name} is {value!r}, but {planned!r} is what the run was planned with. "
+                "Leave it as it is, and use no scheduler for it."
+            )
+
+    def _refuse_not_finite(self) -> None:
+        step = self.run.steps_taken
+        epoch, within = divmod(step, self.run.mechanism.sampler.steps)
+        raise RunError(
+            f"A gradient is not finite at step {step:,} (epoch {epoch}, step {within:,} of it); the model was not "
+            "changed by it. Look for an overflow or a division by zero in the loss, or lower the learning rate. Do "
+            "not publish that it stopped, or where: no noise hides that."
+        )
+
+    def forget_pieces(self) -> None:
+        """Forget the pieces of a batch that a BatchMemoryManager was broken off in: the batch begins anew.
+
+        Opacus would keep their sum and the signals it had queued, and count those examples twice.
+        """
+        self.rows = self.passes.count = 0
+        self.finite = True
+        self._step_skip_queue.clear()
+        self._is_last_step_skipped = False
+        for parameter in self.params:
+            parameter.summed_grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's state and the run's: frameworks save this, so that no step is ever forgotten."""
+        saved: dict[str, Any] = self.original_optimizer.state_dict()
+        return saved | {RUN: self.run.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load both. A state without the run's is refused: the model would go on, and its past not be counted."""
+        if RUN not in state_dict:
+            raise InvalidInputError(
+                "the set of fields of this optimizer state",
+                sorted(state_dict),
+                f"with {RUN!r}",
+                "Load what an optimizer of make_private saved; load other states before make_private is called.",
+            )
+        self.run.load_state_dict(state_dict[RUN])
+        self.original_optimizer.load_state_dict(
+            {name: value for name, value in state_dict.items() if name != RUN}
+        )
+
+
+def require_precise(parameters: list[Any]) -> None:
+    """Refuse parameters of 16 bits."""
+    for parameter in parameters:
+        if parameter.dtype in COARSE:
+            raise RunError(
+                f"Parameters of the type {parameter.dtype} round sums of gradients by more than an example may "
+                "change them. Keep the model in float32; torch.autocast works with grad_sample_mode='hooks'."
+            )
+
+
+_classes: dict[type, type] = {}
+
+
+def guard(optimizer: Any, module: Any, run: GuardedRun, grid: Grid, passes: TrainingPasses) -> None:
+    """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
+    kind = type(optimizer)
+    if kind not in _classes:
+        _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
+    optimizer.__class__ = _classes[kind]
+    optimizer.run, optimizer.module, optimizer.passes = run, module, passes
+    optimizer.grid, optimizer.noise = grid, NoiseAhead()
+    optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
+    run.forget_pieces = optimizer.forget_pieces
+    optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank

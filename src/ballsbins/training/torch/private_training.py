@@ -1,0 +1,304 @@
+"""From a model, an optimizer and a data set to private ones whose batches and accounting are a Mechanism's."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.validators.errors import UnsupportedModuleError
+from torch import nn, optim
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+from ballsbins import _check
+from ballsbins.errors import InvalidInputError, RunError
+from ballsbins.mechanism import Mechanism
+from ballsbins.noise.draw import require_right_noise
+from ballsbins.samplers import Key, as_key
+from ballsbins.training.grid import Grid
+from ballsbins.training.torch.accountant import NAME, BallsBinsAccountant
+from ballsbins.training.torch.clipped_sums import EXCESS
+from ballsbins.training.torch.ghost_clipping import CheckedLoss, use_precise_norms
+from ballsbins.training.torch.guarded_run import GuardedRun
+from ballsbins.training.torch.ledger import ACCOUNTED, UNPUBLISHED, Ledger
+from ballsbins.training.torch.loader import BallsBinsLoader
+from ballsbins.training.torch.machine_check import check_torch
+from ballsbins.training.torch.noise_binding import Replay
+from ballsbins.training.torch.optimizer import guard, require_precise, watch_layers
+
+MODES = ("hooks", "ghost")
+
+
+def make_private(
+    mechanism: Mechanism,
+    model: nn.Module,
+    optimizer: optim.Optimizer,
+    dataset: Dataset[Any],
+    *,
+    max_grad_norm: float,
+    key: Key | bytes | int,
+    criterion: Any = None,
+    grad_sample_mode: str = "hooks",
+    loss_reduction: str = "mean",
+    engine: PrivacyEngine | None = None,
+    data_fingerprint: str | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    lost_steps: str | None = None,
+    allow_uncovered: bool = False,
+    **loader_options: Any,
+) -> Any:
+    """Return what Opacus' `make_private` returns: (model, optimizer, loader), and for "ghost" (…, criterion, loader).
+
+    The loader is a DataLoader over the mechanism's batches; the optimizer clips to `max_grad_norm`, adds exact
+    Gaussian noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
+    `loader.as_run()` is the Mechanism as far as it was run, `loader.card(delta)` what may be published. If the model
+    is wrapped for distributed training, every rank gets its share of every batch.
+
+    Args:
+      mechanism: sampler, noise multiplier and epochs.
+      model: float32 or float64 parameters.
+      optimizer: over the parameters of the model.
+      dataset: with a length and examples by index.
+      max_grad_norm: C, the norm to clip to.
+      key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for experiments.
+      criterion: the loss, for "ghost" only.
+      grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
+      loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
+      engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
+      data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
+        bit for bit if nothing has changed; without it its noise is always fresh.
+      ledger: a file in which every step is written down before it is taken, so that none is forgotten.
+      lost_steps: what became of steps that the ledger has and the checkpoint has not: "unpublished" or "accounted".
+      allow_uncovered: go on although the test of the machine failed. The card then says so.
+      loader_options: go to the DataLoader: num_workers, collate_fn, pin_memory and so on.
+
+    Raises:
+      InvalidInputError: an argument is not usable; also where integers of the sum could overflow.
+      RunError: the machine fails its test, parameters have 16 bits, or the ledger is that of another run.
+    """
+    _check_mode(grad_sample_mode, criterion)
+    require_right_noise()
+    _check_fingerprint(data_fingerprint)
+    _check_lost_steps(lost_steps, ledger)
+    clip_norm = _check.real(
+        "max_grad_norm", max_grad_norm, 0.0, open_left=True, advice="It is the norm to clip gradients to."
+    )
+    num_examples = _size(dataset, mechanism)
+    accountant, engine = _accountant(engine)
+    rank, world_size = _ranks(model)
+    workers = int(loader_options.get("num_workers", 0))
+    ahead = (loader_options.get("prefetch_factor") or 2) * workers + 1
+    run = GuardedRun(
+        mechanism, num_examples, as_key(key), clip_norm, rank=rank, world_size=world_size, lookahead=ahead
+    )
+    run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    trained = [parameter for parameter in trained if parameter.requires_grad]
+    require_precise(trained)
+    run.grid = grid = _grid(run, sum(parameter.numel() for parameter in trained), grad_sample_mode)
+    if grad_sample_mode == "hooks":
+        run.machine = check_torch(_device(trained), round(run.expected_batch_size), _dense_layers(model))
+        if not run.machine.row_local and not allow_uncovered:
+            raise RunError(
+                f"Floating point is not covered on this machine: {'; '.join(run.machine.failures)}. Train on another "
+                "machine, or go on with allow_uncovered=True: the card will say that floating point is not covered."
+            )
+    _require_one_run(run, loss_reduction, data_fingerprint)
+    if data_fingerprint is not None:
+        run.replay = _replay(run, model, data_fingerprint, grad_sample_mode, loss_reduction)
+    if ledger is not None and rank == 0:
+        run.ledger = Ledger(ledger, run.key.commitment(), mechanism, lost_steps)
+    passes = watch_layers(model)
+    loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
+    accountant.configure(run)
+    try:
+        made = engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=loader,
+            criterion=criterion if criterion is not None else nn.CrossEntropyLoss(),
+            noise_multiplier=mechanism.noise_multiplier,
+            max_grad_norm=clip_norm,
+            loss_reduction=loss_reduction,
+            poisson_sampling=False,  # leaves the loader as it is; the batches are ours
+            grad_sample_mode=grad_sample_mode,
+        )
+    except UnsupportedModuleError as error:
+        raise InvalidInputError(
+            "model",
+            type(model).__name__,
+            "made of layers that treat every example by itself",
+            f"Opacus says: {error} ModuleValidator.fix(model) replaces what it can, before the optimizer is made.",
+        ) from error
+    private_model, private_optimizer = made[0], made[1]
+    private_model.forbid_grad_accumulation()
+    private_optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=run.sample_rate))
+    guard(private_optimizer, private_model, run, grid, passes)
+    if grad_sample_mode == "ghost":
+        made[2].__class__ = CheckedLoss
+        use_precise_norms(private_model)
+    return made
+
+
+def _grid(run: GuardedRun, count: int, mode: str) -> Grid:
+    """The grid on which noise covers all that is rounded; refuses sums that could overflow."""
+    noise = run.mechanism.noise_multiplier
+    limit = run.mechanism.sampler.max_batch_size
+    mean = run.expected_batch_size
+    # Larger batches have a probability below e⁻⁴⁰ (Bernstein); each step is checked all the same.
+    likely = min(run.num_examples, math.ceil(mean + 10.0 * math.sqrt(mean) + 40.0))
+    rows = limit or max(likely, min(run.num_examples, Grid.most_rows(noise)))
+    if mode == "hooks":  # every example is rounded by itself
+        return Grid(noise, run.clip_norm, rows, EXCESS, 0, count)
+    return Grid(noise, run.clip_norm, rows, 0.0, count)
+
+
+def _device(parameters: list[Any]) -> str:
+    return str(parameters[0].device.type) if parameters else "cpu"
+
+
+def _dense_layers(model: nn.Module) -> frozenset[tuple[int, int]]:
+    return frozenset(
+        (layer.in_features, layer.out_features) for layer in model.modules() if isinstance(layer, nn.Linear)
+    )
+
+
+def _replay(run: GuardedRun, model: nn.Module, fingerprint: str, mode: str, loss_reduction: str) -> Replay:
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    fixed = [value for value in (*model.parameters(), *model.buffers()) if id(value) not in trained]
+    plan = {
+        "sampler": run.mechanism.sampler.to_dict(),
+        "noise_multiplier": run.mechanism.noise_multiplier,
+        "max_grad_norm": run.clip_norm,
+        "num_examples": run.num_examples,
+        "mode": mode,
+        "loss_reduction": loss_reduction,
+        "ranks": run.world_size,
+    }
+    return Replay(fingerprint, plan, fixed)
+
+
+def _check_fingerprint(fingerprint: Any) -> None:
+    if fingerprint is not None and (not isinstance(fingerprint, str) or not fingerprint):
+        raise InvalidInputError(
+            "data_fingerprint",
+            fingerprint if isinstance(fingerprint, str) else type(fingerprint).__name__,
+            "a text that is not empty",
+            "Compute it from the data that the data set gives, for example with hashlib.",
+        )
+
+
+def _check_lost_steps(lost_steps: str | None, ledger: Any) -> None:
+    if lost_steps not in (None, UNPUBLISHED, ACCOUNTED):
+        advice = "Leave it out unless the ledger has steps that the checkpoint has not."
+        bound = f"{UNPUBLISHED!r} or {ACCOUNTED!r}"
+        raise InvalidInputError("lost_steps", lost_steps, bound, advice)
+    if lost_steps is not None and ledger is None:
+        advice = "Without a ledger nobody knows which steps were lost: give the one that was kept."
+        raise InvalidInputError("lost_steps", lost_steps, "left out without a ledger", advice)
+
+
+def _check_mode(mode: str, criterion: Any) -> None:
+    if mode not in MODES:
+        raise InvalidInputError(
+            "grad_sample_mode", mode, " or ".join(map(repr, MODES)), "Choose one of these."
+        )
+    if mode == "ghost" and criterion is None:
+        raise InvalidInputError(
+            "criterion",
+            None,
+            "given for grad_sample_mode='ghost'",
+            "Ghost clipping goes through the loss: name it.",
+        )
+    if mode == "hooks" and criterion is not None:
+        raise InvalidInputError(
+            "criterion", type(criterion).__name__, "left out for 'hooks'", "Use your loss as it is."
+        )
+
+
+def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
+    """The number of examples, which must be known and at least one a step."""
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise InvalidInputError(
+            "dataset",
+            type(dataset).__name__,
+            "one with a length and examples by index",
+            "Batches name examples by their index, so a data set that only iterates cannot be batched.",
+        )
+    return _check.integer(
+        "the number of examples in the data set",
+        len(dataset),
+        mechanism.sampler.steps,
+        advice=f"The mechanism has {mechanism.sampler.steps:,} steps an epoch: take fewer steps than examples.",
+    )
+
+
+def _accountant(engine: PrivacyEngine | None) -> tuple[BallsBinsAccountant, PrivacyEngine]:
+    if engine is None:
+        with warnings.catch_warnings():  # Opacus warns of its own generator, which is not used here
+            warnings.filterwarnings("ignore", message="Secure RNG turned off")
+            engine = PrivacyEngine(accountant=NAME)
+    accountant = engine.accountant
+    if not isinstance(accountant, BallsBinsAccountant):
+        raise InvalidInputError(
+            "the engine's accountant",
+            accountant.mechanism(),
+            f"{NAME!r}",
+            f"Make it with PrivacyEngine(accountant={NAME!r}): Poisson accounting of other batches is wrong.",
+        )
+    return accountant, engine
+
+
+def _require_one_run(run: GuardedRun, loss_reduction: str, fingerprint: str | None) -> None:
+    """Make all ranks the run of rank 0; refuse those with other keys or plans.
+
+    An example could otherwise be in two steps, or in none.
+    """
+    if run.world_size == 1:
+        return
+    mine = {
+        "the key's commitment": run.key.commitment(),
+        "the run of the key": run.given_run,
+        "the mechanism": repr(run.mechanism),
+        "the number of examples": run.num_examples,
+        "max_grad_norm": run.clip_norm,
+        "loss_reduction": loss_reduction,
+        "data_fingerprint": None if fingerprint is None else run.fingerprint_code(fingerprint),
+    }
+    found: list[Any] = [None] * run.world_size
+    torch.distributed.all_gather_object(found, mine)
+    for name, value in mine.items():
+        seen = [facts[name] for facts in found]
+        if any(other != seen[0] for other in seen):
+            raise InvalidInputError(
+                f"{name} on rank {run.rank}",
+                value,
+                f"the same on all ranks (here {seen})",
+                "Every rank draws its share of one and the same batch: give all of them the key of one file, with "
+                "Key.from_file, and the same plan. new_key() in each process makes as many keys.",
+            )
+    shared: list[Any] = [run.key.run, run.nonce]
+    torch.distributed.broadcast_object_list(shared, src=0)
+    run.share_with(*shared)
+
+
+def _ranks(model: nn.Module) -> tuple[int, int]:
+    """Give the rank of this process and the number of ranks, if the model is wrapped for several."""
+    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+    world_size = torch.distributed.get_world_size() if initialised else 1
+    if isinstance(model, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)):
+        return torch.distributed.get_rank(), world_size
+    if world_size > 1:
+        raise InvalidInputError(
+            "model",
+            type(model).__name__,
+            f"wrapped for the {world_size} processes that train",
+            "Wrap it in opacus.distributed.DifferentiallyPrivateDistributedDataParallel; unwrapped, every process "
+            "would release its own noisy sum of the same batches.",
+        )
+    return 0, 1
