@@ -43,6 +43,7 @@ from ballsbins import (
     Shuffle,
     UnreachableTargetError,
 )
+from ballsbins.calibration import limited
 from ballsbins.cli.render import up
 from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
 from ballsbins.data.dataset import Dataset
@@ -50,7 +51,7 @@ from ballsbins.plots.style import look, new_panels
 from ballsbins.reproduce import claim, draw, write
 from ballsbins.training.jax.trainer import DivergedError, InMemory, train
 from ballsbins.training.sweep import SweepLog
-from ballsbins.training.training_plan import TrainingPlan, limited
+from ballsbins.training.training_plan import TrainingPlan
 
 SAMPLERS = {"shuffle": Shuffle, "Poisson": Poisson, "balls-and-bins": BallsAndBins}
 TINY, LARGE = 1e-3, 0.1  # up to the first the paper sees Poisson behind; from the second the axis is linear

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import attr
+import attrs
 import dp_accounting
 import numpy as np
 from dp_accounting.pld import PLDAccountant
@@ -32,7 +32,7 @@ _Details = dp_accounting.PrivacyAccountant.CompositionErrorDetails
 _SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
 
-@attr.frozen
+@attrs.frozen
 class MechanismDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
     """One whole run of a Mechanism."""
 

@@ -9,9 +9,10 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, Deterministic, InvalidInputError, Mechanism, Poisson, Shuffle
-from ballsbins.audit import answer_queries, audit, canary
-from ballsbins.audit.canary import game_of, statistics
-from ballsbins.audit.lower_bound import at_least, at_most, epsilon_at_least
+from ballsbins.audit import answer_queries, audit
+from ballsbins.audit import attacks as canary
+from ballsbins.audit.attacks import game_of, statistics
+from ballsbins.audit.claim_test import at_least, at_most, epsilon_at_least
 from ballsbins.cli import app
 
 FALSE_ALARM = 1e-6

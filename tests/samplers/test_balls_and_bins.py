@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ballsbins.samplers import BallsAndBins
-from ballsbins.samplers.uniform import uniform_below
+from ballsbins.samplers.balls_and_bins import uniform_below
 
 SEED = 2_024
 

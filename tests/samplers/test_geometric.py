@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
-from ballsbins.samplers.geometric import exact_gap, gaps, successes
 from ballsbins.samplers.key import Key
 from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.poisson import exact_gap, gaps, successes
 
 STREAM = Keystream(Key.from_seed(77), "test")
 STEPS = [2, 3, 10, 1000, 36_133, 10**7, 2**31 - 1]
@@ -95,7 +95,7 @@ def test_successes_ascend_and_do_not_depend_on_the_size_of_the_reads(monkeypatch
     found = np.concatenate([np.empty(0, np.int64), *successes(STREAM, 3, trials, one_in)])
     assert np.all(np.diff(found) > 0)
     assert len(found) == 0 or (found[0] >= 0 and found[-1] < trials)
-    monkeypatch.setattr("ballsbins.samplers.geometric._CHUNK", 37)
+    monkeypatch.setattr("ballsbins.samplers.poisson._CHUNK", 37)
     again = np.concatenate([np.empty(0, np.int64), *successes(STREAM, 3, trials, one_in)])
     assert np.array_equal(found, again)
     if one_in == 1:

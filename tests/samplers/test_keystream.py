@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from ballsbins.samplers.identities import KeyedHash
 from ballsbins.samplers.key import Key
-from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.keystream import KeyedHash, Keystream
 
 KEY = Key.from_seed(20)
 STREAM = Keystream(KEY, "test", 1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ballsbins.samplers import Deterministic, Shuffle
+from ballsbins.samplers.even_batches import random_order
 from ballsbins.samplers.key import Key
 from ballsbins.samplers.keystream import Keystream
-from ballsbins.samplers.shuffle import random_order
 
 SEED = 5
 

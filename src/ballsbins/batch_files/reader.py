@@ -28,7 +28,7 @@ from ballsbins.batch_files.format import (
 )
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers.base import check_epoch
-from ballsbins.samplers.physical import check_rank
+from ballsbins.samplers.physical import check_rank, filled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -300,12 +300,4 @@ def padded(batch: dict[str, NDArray[Any]], rows: int, size: int) -> dict[str, ND
     if rows > size:
         raise DataError("A batch of the batch files is larger than it may be. Build them again.")
     weights = batch.get(WEIGHT_COLUMN, np.ones(rows, dtype=np.float32))
-    return {name: _filled(column, size) for name, column in (batch | {WEIGHT_COLUMN: weights}).items()}
-
-
-def _filled(column: NDArray[Any], size: int) -> NDArray[Any]:
-    if len(column) == size:
-        return column
-    whole = np.zeros((size, *column.shape[1:]), dtype=column.dtype)
-    whole[: len(column)] = column
-    return whole
+    return {name: filled(column, size) for name, column in (batch | {WEIGHT_COLUMN: weights}).items()}

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from ballsbins._extras import load
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import BallsAndBins, Deterministic, Key, Sampler, Shuffle
+from ballsbins.samplers.even_batches import break_ties
 from ballsbins.samplers.physical import truncate
-from ballsbins.samplers.shuffle import break_ties
 
 if TYPE_CHECKING:
     import pyarrow as pa

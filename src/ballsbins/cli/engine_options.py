@@ -128,7 +128,7 @@ def sampler_for(
         )
         if limit is None:
             return drawn
-        from ballsbins.training.training_plan import limited
+        from ballsbins.calibration import limited
 
         return limited(drawn, num_examples, limit, epochs=epochs, batch_size=batch_size)
 

@@ -12,7 +12,7 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 if TYPE_CHECKING:
-    from ballsbins.training.training_plan import MaxBatchSize
+    from ballsbins.calibration import MaxBatchSize
 
 
 class SamplerName(StrEnum):
@@ -137,7 +137,7 @@ def sampler_from(
 
 def limit_from(text: str) -> MaxBatchSize:
     """The largest batch size, or the rule that finds it when the number of examples is known."""
-    from ballsbins.training.training_plan import PAPER_MAX_BATCH_SIZES
+    from ballsbins.calibration import PAPER_MAX_BATCH_SIZES
 
     if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
         return text  # type: ignore[return-value]

@@ -24,9 +24,10 @@ from ballsbins.samplers import Key, Sampler
 
 if TYPE_CHECKING:
     from ballsbins.batch_files import BatchFiles
+    from ballsbins.calibration import MaxBatchSize
     from ballsbins.data.dataset import Dataset
     from ballsbins.training.jax.trainer import Result, StepProgress
-    from ballsbins.training.training_plan import MaxBatchSize, TrainingPlan
+    from ballsbins.training.training_plan import TrainingPlan
 
 _TARGET, _RUN, _MODEL, _FILES = "The privacy", "What is run", "The model", "Files"
 _SMOOTHING = 0.95  # of the loss that is shown
@@ -312,8 +313,7 @@ def _noise(
     fixed: bool,
 ) -> tuple[float, Sampler]:
     """σ as stated or calibrated, and the sampler with its largest batch; `fixed` leaves the sampler as it is."""
-    from ballsbins.calibration import calibrate
-    from ballsbins.training.training_plan import limited
+    from ballsbins.calibration import calibrate, limited
 
     if (epsilon is None) == (sigma is None):
         advice = "Give --epsilon to have the noise found, or --noise-multiplier; 0 trains without privacy."

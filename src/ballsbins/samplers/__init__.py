@@ -2,12 +2,11 @@
 
 from ballsbins.samplers.balls_and_bins import BallsAndBins
 from ballsbins.samplers.base import Batches, Sampler, pooled_noise
-from ballsbins.samplers.deterministic import Deterministic
+from ballsbins.samplers.even_batches import Deterministic, Shuffle
 from ballsbins.samplers.key import KEY_FILE_VARIABLE, Key, as_key, new_key
 from ballsbins.samplers.physical import PaddedBatch, pad, rank_slice, split, split_padded, truncate
 from ballsbins.samplers.poisson import Poisson
-from ballsbins.samplers.shuffle import Shuffle
-from ballsbins.samplers.shuffled import binomial_sizes, cut_in_order, thrown_sizes
+from ballsbins.samplers.presorted import binomial_sizes, cut_in_order, thrown_sizes
 
 __all__ = [
     "KEY_FILE_VARIABLE",

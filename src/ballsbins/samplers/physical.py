@@ -6,6 +6,7 @@ No error here names the size of a batch: realised sizes are as secret as the key
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +64,22 @@ def pad(batch: IndexArray, size: int) -> PaddedBatch:
             "at least the size of every batch",
             "Truncate first: give the sampler max_batch_size (and the accounting its cost), then pad to it.",
         )
-    indices = np.full(length, -1, dtype=np.int64)
-    indices[: len(batch)] = batch
-    weights = np.zeros(length, dtype=np.float32)
-    weights[: len(batch)] = 1
-    return PaddedBatch(indices, weights)
+    return PaddedBatch(filled(batch.astype(np.int64), length, -1), weights_of(len(batch), length))
+
+
+def filled(rows: NDArray[Any], size: int, value: int = 0) -> NDArray[Any]:
+    """Fill an array up to `size` rows with a constant, never with a copy of an example.
+
+    A copy would let the bits of other rows depend on an example that is not in the batch.
+    """
+    if len(rows) == size:
+        return rows
+    return np.concatenate([rows, np.full((size - len(rows), *rows.shape[1:]), value, rows.dtype)])
+
+
+def weights_of(count: int, size: int) -> NDArray[np.float32]:
+    """Return the weights of a padded batch: 1 for its `count` examples, which come first, and 0 for the rest."""
+    return (np.arange(size) < count).astype(np.float32)
 
 
 def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:

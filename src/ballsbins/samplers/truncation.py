@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.base import MAX_EXAMPLES, Draw, Sampler, check_epoch
-from ballsbins.samplers.identities import KeyedHash, check_identities
 from ballsbins.samplers.key import Key, as_key
-from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.keystream import KeyedHash, Keystream, check_identities
 from ballsbins.samplers.physical import IndexArray, truncate
 
 

@@ -6,29 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 from ballsbins import _check
-from ballsbins.calibration import PENALTY_SHARE, with_max_batch_size
 from ballsbins.data.dataset import Features
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Sampler
-
-# The paper's largest batches (appendix C), by data set and expected batch size.
-_EXPECTED = tuple(2**power for power in range(10, 19))
-PAPER_MAX_BATCH_SIZES: Mapping[str, Mapping[int, int]] = {
-    "paper-pctr": dict(
-        zip(_EXPECTED, (1328, 2469, 4681, 9007, 17520, 34355, 67754, 134172, 266475), strict=True)
-    ),
-    "paper-search": dict(
-        zip(_EXPECTED, (1320, 2458, 4665, 8984, 17488, 34309, 67687, 134071, 266317), strict=True)
-    ),
-}
-# The paper's rule where no target is stated: truncation adds at most 10⁻¹⁰ to δ, even at ε = 10.
-_PAPER_EPSILON, _PAPER_DELTA = 10.0, 1e-10
-
-MaxBatchSize = int | Literal["auto", "paper-pctr", "paper-search"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +52,7 @@ class TrainingPlan:
         if self.sampler.random_sizes and self.sampler.max_batch_size is None:
             advice = (
                 "Batches have one shape while training. Build batch files with --max-batch-size auto; in Python, "
-                "ballsbins.training.training_plan.limited(sampler, n) finds it."
+                "ballsbins.calibration.limited(sampler, n) finds it."
             )
             raise InvalidInputError("max_batch_size of the sampler", None, "given", advice)
         for name, value in (
@@ -134,43 +118,3 @@ class TrainingPlan:
 def digest(facts: Mapping[str, Any]) -> bytes:
     """Tell runs apart by their public facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).digest()
-
-
-def limited(
-    sampler: Sampler,
-    num_examples: int,
-    max_batch_size: MaxBatchSize = "auto",
-    *,
-    epochs: int = 1,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    batch_size: int | None = None,
-) -> Sampler:
-    """The sampler with its largest batch size; those of Shuffle and Deterministic have one size and stay as they are.
-
-    "auto" takes the least size whose penalty is at most a hundredth of `delta` at `epsilon`, or without those the
-    paper's rule: at most 10⁻¹⁰ at ε = 10. "paper-pctr" and "paper-search" look `batch_size` up in the paper's tables.
-    """
-    if not sampler.random_sizes:
-        if max_batch_size != "auto":
-            advice = "Batches of Shuffle and Deterministic have one size already."
-            raise InvalidInputError("max_batch_size", max_batch_size, '"auto" for this sampler', advice)
-        return sampler
-    if max_batch_size == "auto":
-        at, share = (epsilon, PENALTY_SHARE) if epsilon is not None else (_PAPER_EPSILON, 0.5)
-        target = delta if epsilon is not None and delta is not None else _PAPER_DELTA / share
-        return with_max_batch_size(sampler, "auto", num_examples, at, target, epochs, share)
-    if isinstance(max_batch_size, str):
-        max_batch_size = _of_the_paper(max_batch_size, batch_size)
-    return sampler.truncated_to(max_batch_size, num_examples)
-
-
-def _of_the_paper(name: str, batch_size: int | None) -> int:
-    if name not in PAPER_MAX_BATCH_SIZES:
-        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
-        raise InvalidInputError("max_batch_size", name, bound, "auto costs next to nothing in privacy.")
-    table = PAPER_MAX_BATCH_SIZES[name]
-    if batch_size is None or batch_size not in table:
-        bound = f"one of {', '.join(map(str, table))} for the table {name}"
-        raise InvalidInputError("batch_size", batch_size, bound, "Use max_batch_size auto for any other.")
-    return table[batch_size]

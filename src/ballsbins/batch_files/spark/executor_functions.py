@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
 from ballsbins.samplers import Key, Shuffle
+from ballsbins.samplers.even_batches import break_ties
 from ballsbins.samplers.keystream import Keystream
-from ballsbins.samplers.shuffle import break_ties
 
 _CHUNK = 1 << 20
 _PREFIX = 20  # bits of the first word by which boundaries are located

@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ballsbins.batch_files import BatchFiles
 from ballsbins.batch_files.format import WEIGHT_COLUMN
 from ballsbins.data.dataset import LABEL, Examples, Features, check_examples
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import Key, Sampler
+from ballsbins.samplers.physical import filled, weights_of
 from ballsbins.training.jax.model import Batch
 from ballsbins.training.jax.noise_binding import data_tag
 
@@ -109,22 +109,17 @@ class FromFiles:
 
 
 def padded(examples: Examples, rows: int) -> Batch:
-    """Fill examples up to so many rows with zeros of weight 0: constants, never a copy of an example.
-
-    A copy would let the bits of other rows depend on an example that is not in the batch.
-    """
-    missing = rows - len(examples)
-    if missing < 0:
+    """Fill examples up to so many rows with zeros of weight 0."""
+    if len(examples) > rows:
         raise DataError(
             "A batch of the batch files is larger than the sampler's largest batch. Build them again."
         )
-    weights = np.zeros(rows, np.float32)
-    weights[: len(examples)] = 1
-
-    def filled(part: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
-
-    return Batch(filled(examples.labels), filled(examples.integers), filled(examples.categories), weights)
+    return Batch(
+        filled(examples.labels, rows),
+        filled(examples.integers, rows),
+        filled(examples.categories, rows),
+        weights_of(len(examples), rows),
+    )
 
 
 def _stacked(columns: list[Any], dtype: type, rows: int) -> Any:

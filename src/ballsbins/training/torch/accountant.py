@@ -12,6 +12,7 @@ from opacus.accountants import IAccountant, register_accountant
 from ballsbins import _check
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import pooled_noise
 
 SCHEMA = 2  # of `state_dict`
 _UNSAFE = 1
@@ -49,7 +50,7 @@ class StepCount:
         if not self.repeats:
             return self.mechanism
         # rounded down, so that ε is not too small
-        noise = math.nextafter(self.mechanism.noise_multiplier / math.sqrt(1.0 + self.repeats), 0.0)
+        noise = math.nextafter(pooled_noise(self.mechanism.noise_multiplier, 1 + self.repeats), 0.0)
         return replace(self.mechanism, noise_multiplier=noise)
 
     def as_run(self) -> Mechanism | None:

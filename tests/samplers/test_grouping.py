@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ballsbins.samplers import partition
-from ballsbins.samplers.partition import group_by_bin
+from ballsbins.samplers import balls_and_bins as partition
+from ballsbins.samplers.balls_and_bins import group_by_bin
 
 
 @pytest.mark.parametrize("num_bins", [1, 2, 50, 70_000])

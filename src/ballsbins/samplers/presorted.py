@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.samplers.balls_and_bins import BallsAndBins
-from ballsbins.samplers.geometric import successes
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.keystream import Keystream
+from ballsbins.samplers.poisson import successes
 
 _CHUNK = 1 << 20
 
