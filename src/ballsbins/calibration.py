@@ -10,18 +10,18 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import _check
-from ballsbins.accountant import LARGEST_SIGMA, LEAST_SIGMA
 from ballsbins.accounting.balls_and_bins.sketch import rough_noise
 from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
-from ballsbins.accounting.between import Between, OrBounds
-from ballsbins.accounting.curve import DIRECTIONS
+from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve
 from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
+from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns, curve_of
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism
 from ballsbins.samplers import BallsAndBins, Sampler
 from ballsbins.samplers.base import MAX_EXAMPLES, MAX_STEPS
 
 RELATIVE = 1e-6  # to which σ is found
+_SKETCHED = 3e-3  # to which it is found from a sketch, to begin with
 PENALTY_SHARE = 0.01  # of δ that truncation may take with max_batch_size="auto"
 # The paper's largest batches (appendix C), by data set and expected batch size.
 _EXPECTED = tuple(2**power for power in range(10, 19))
@@ -60,8 +60,15 @@ def calibrate(
             sampler, max_batch_size, num_examples, epsilon, delta, epochs, penalty_share
         )
 
+    known: dict[float, Mechanism] = {}
+
+    def at(sigma: float) -> Mechanism:
+        if sigma not in known:
+            known[sigma] = Mechanism(sampler, sigma, epochs)
+        return known[sigma]
+
     def excess(sigma: float) -> float:
-        return _excess(Mechanism(sampler, sigma, epochs), epsilon, delta)
+        return _excess(at(sigma).curve, epsilon, delta)
 
     low, high = LEAST_NOISE, MOST_NOISE
     fixed = sampler.draws_once or not sampler.amplifies
@@ -71,6 +78,9 @@ def calibrate(
     if isinstance(sampler, BallsAndBins) and (epochs == 1 or fixed):
         start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
         start, stride = min(max(start, low), high), 1.01
+    elif not fixed:
+        sketched = _sketched_noise(sampler, epsilon, delta, epochs)
+        start, stride = (start, stride) if sketched is None else (sketched, 1.01)
 
     def noise(most: float) -> float:
         near = min(start, most)
@@ -84,14 +94,28 @@ def calibrate(
         if exact == high:
             raise
         sigma = noise(high)
-    if _upper_epsilon(Mechanism(sampler, sigma, epochs), delta) > epsilon:
+    if _upper_epsilon(at(sigma), delta) > epsilon:
         # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
         # from ε: what is promised is the former, so search again, nearby, for that.
         sigma = least(
-            lambda x: math.log(_upper_epsilon(Mechanism(sampler, x, epochs), delta) / epsilon),
+            lambda x: math.log(_upper_epsilon(at(x), delta) / epsilon),
             low, high, start=sigma * (1.0 + 1e-4), relative=RELATIVE, what="noise multiplier", stride=1.0003,
         )  # fmt: skip
-    return Mechanism(sampler, sigma, epochs)
+    return at(sigma)
+
+
+def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> float | None:
+    """About the noise multiplier that meets a target; None if the sampler's curve has no sketch, or none does."""
+
+    def excess(sigma: float) -> float:
+        found = Mechanism(sampler, sigma, epochs).curve.sketch(np.array([epsilon]), REMOVE)
+        return math.inf if found is None else float(found[0]) - math.log(delta)
+
+    what = "noise multiplier"
+    try:
+        return least(excess, LEAST_SIGMA, LARGEST_SIGMA, start=0.7, relative=_SKETCHED, what=what)
+    except UnreachableTargetError:
+        return None
 
 
 def with_max_batch_size(
@@ -181,19 +205,25 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
     """
     epsilon, delta = _target(epsilon, delta)
 
+    singles = SingleRuns()
+
+    def curve(epochs: int) -> Curve:
+        return curve_of(Mechanism(sampler, noise_multiplier, epochs), singles=singles)
+
     def meets(epochs: int) -> bool:
-        mechanism = Mechanism(sampler, noise_multiplier, epochs)
-        above = mechanism.curve.bounds.above if isinstance(mechanism.curve, OrBounds) else None
-        if above is not None and largest_log_delta(above, np.array([epsilon]))[0] <= math.log(delta):
-            return True  # without composing anything
-        return _excess(mechanism, epsilon, delta) <= 0.0
+        return _excess(curve(epochs), epsilon, delta) <= 0.0
+
+    def seems_to(epochs: int) -> bool:
+        found = curve(epochs).sketch(np.array([epsilon]), REMOVE)
+        return found is not None and bool(found[0] <= math.log(delta))
 
     if not meets(1):
         raise UnreachableTargetError(
             f"not even one epoch at noise_multiplier={noise_multiplier:g} has epsilon <= {epsilon:g} "
             f"at delta={delta:g}. Use more noise (calibrate finds how much), more steps, or a larger target."
         )
-    return Mechanism(sampler, noise_multiplier, _last_true(meets, MOST_EPOCHS))
+    near = _last_true(seems_to, MOST_EPOCHS)
+    return Mechanism(sampler, noise_multiplier, _last_true(meets, MOST_EPOCHS, near))
 
 
 def least_steps(
@@ -209,9 +239,8 @@ def least_steps(
         raise InvalidInputError("sampler", sampler, "BallsAndBins or Poisson", advice)
 
     def misses(steps: int) -> bool:
-        return (
-            _excess(Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs), epsilon, delta) > 0.0
-        )
+        mechanism = Mechanism(replace(sampler, steps=steps), noise_multiplier, epochs)
+        return _excess(mechanism.curve, epsilon, delta) > 0.0
 
     if misses(MAX_STEPS):
         raise UnreachableTargetError(
@@ -271,27 +300,32 @@ def _target(epsilon: float, delta: float) -> tuple[float, float]:
     )
 
 
-def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
+def _excess(curve: Curve, epsilon: float, delta: float) -> float:
     """Upper log δ(ε) − log δ: the target is met where this is ≤ 0 (upper ε(δ) ≤ ε is the same statement)."""
-    curve = mechanism.curve
-    if isinstance(curve, Between):  # only what is above counts, and the curves below are costly
-        curve = curve.above
-    return float(largest_log_delta(curve, np.array([epsilon]))[0]) - math.log(delta)
+    # only what is above counts, and curves below are costly
+    return float(largest_log_delta(curve.above, np.array([epsilon]))[0]) - math.log(delta)
 
 
 def _upper_epsilon(mechanism: Mechanism, delta: float) -> float:
-    curve = mechanism.curve
-    if isinstance(curve, Between):
-        return max(float(epsilon_at(curve.above, way, np.log([delta]))[2, 0]) for way in DIRECTIONS)
+    above = mechanism.curve.above
+    if above is not mechanism.curve:
+        return max(float(epsilon_at(above, way, np.log([delta]))[2, 0]) for way in DIRECTIONS)
     return float(mechanism.epsilon(delta).upper)
 
 
-def _last_true(holds: Callable[[int], bool], limit: int) -> int:
-    """The largest number up to `limit` at which a condition that holds at 1, and then no more, still holds."""
-    good, bad = 1, 2
-    while bad <= limit and holds(bad):
-        good, bad = bad, 2 * bad
-    bad = min(bad, limit + 1)
+def _last_true(holds: Callable[[int], bool], limit: int, near: int = 1) -> int:
+    """The largest number up to `limit` at which a condition that holds at 1, and then no more, still holds.
+
+    It is looked for around `near`, in steps that double.
+    """
+    good, bad = (near, limit + 1) if near == 1 or holds(near) else (1, near)
+    step = max(1, near // 512)
+    while bad > limit and good + step <= limit:
+        good, bad = (good + step, bad) if holds(good + step) else (good, good + step)
+        step *= 2
+    while good == 1 and bad - step > 1:
+        good, bad = (bad - step, bad) if holds(bad - step) else (good, bad - step)
+        step *= 2
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(middle) else (good, middle)

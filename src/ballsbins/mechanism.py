@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
     from numpy.typing import NDArray
 
-    from ballsbins.accountant import Method
     from ballsbins.accounting.curve import Curve
     from ballsbins.bound import Bound, Number
+    from ballsbins.curves import Method
     from ballsbins.report import Statement
     from ballsbins.samplers import Batches, Key
 
@@ -154,7 +154,7 @@ class Mechanism:
     @cached_property
     def curve(self) -> Curve:
         """The privacy curve, by the method that fits the sampler."""
-        from ballsbins.accountant import curve_of
+        from ballsbins.curves import curve_of
 
         return curve_of(self)
 

@@ -10,7 +10,7 @@ from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
 from ballsbins.accounting.between import Between, OrBounds
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import REMOVE, Interval
+from ballsbins.accounting.curve import REMOVE, Curve, Interval
 from ballsbins.accounting.lines import NoLine
 from ballsbins.accounting.mellin import Product
 from ballsbins.accounting.poisson import PoissonCurve
@@ -18,7 +18,7 @@ from ballsbins.accounting.search import epsilon_at
 from ballsbins.errors import AccuracyError
 
 
-class Line:
+class Line(Curve):
     """log δ = −slope·ε, not to be had beyond `end`."""
 
     method, kind, confidence = "line", "bounds", 1.0
@@ -26,8 +26,8 @@ class Line:
     def __init__(self, slope, end=math.inf):
         self.slope, self.end, self.failures = slope, end, 0
 
-    def log_delta(self, epsilon, direction):
-        if np.max(np.abs(epsilon), initial=0.0) > self.end:
+    def at(self, epsilon, direction):
+        if np.max(epsilon, initial=0.0) > self.end:
             self.failures += 1
             raise AccuracyError("too far out")
         value = -self.slope * np.asarray(epsilon)

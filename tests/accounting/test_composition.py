@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.cumulants import Atoms, Cumulants
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Curve, Interval
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.discretize import bracket, choose_points, curve_at_nodes, hull, suffix_sums
 from ballsbins.accounting.edge import pair_below
@@ -113,13 +113,16 @@ def test_convergence_is_of_second_order(factor):
         assert np.all((order > 1.8) & (order < 2.2))
 
 
-class Noisy:
+class Noisy(Curve):
     """A curve whose bounds are wrong: shaken independently at every point by more than it states."""
 
     method, kind, confidence = "noisy", "bounds", 1.0
 
     def __init__(self, curve, size, stated):
         self.curve, self.size, self.stated = curve, size, stated
+
+    def at(self, epsilon, direction):
+        return self.log_delta(epsilon, direction)
 
     def log_delta(self, epsilon, direction):
         found = self.curve.log_delta(epsilon, direction)
@@ -223,7 +226,7 @@ def test_curve_is_monotone_and_directions_agree_below_zero():
 def test_shifted_lattice_is_below_and_close():
     """Far coarser than q = 1/36133, and below the fine answer by half a percent (a lattice through 0 gives none)."""
     step, h = PoissonStepCurve(0.3, 36133), 4e-3
-    look = Look(step)
+    look = Look.above(step)
     edge = -np.log1p(-1 / 36133)
     pair = pair_below(step, h, look.reach(REMOVE, -45.0), look.spacing(1.0), edge)
     assert -edge < pair.offset < 0

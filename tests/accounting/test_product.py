@@ -31,7 +31,7 @@ def of(run):
 
 def gaussian_product(sigma, epochs):
     one = GaussianCurve(sigma)
-    return ProductCurve(lambda: [(CurveMoments(one), epochs)], ComposedCurve([(one, epochs)]))
+    return ProductCurve(lambda sketch: [(CurveMoments(one), epochs)], ComposedCurve([(one, epochs)]))
 
 
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
@@ -71,7 +71,7 @@ def test_two_poisson_steps_against_quadrature():
     sigma, steps = 1.0, 2
     s, q = 1.0 / sigma, 1.0 / steps
     one = PoissonStepCurve(sigma, steps)
-    curve = ProductCurve(lambda: [(StepMoments(sigma, steps), 2)], ComposedCurve([(one, 2)]))
+    curve = ProductCurve(lambda sketch: [(StepMoments(sigma, steps), 2)], ComposedCurve([(one, 2)]))
     for epsilon in (0.2, 1.0, 2.0):
 
         def inner(g, epsilon=epsilon):

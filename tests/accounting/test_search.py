@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ballsbins.accounting import search
 from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Interval
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Curve, Interval
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.search import least
 from ballsbins.errors import UnreachableTargetError
@@ -20,19 +20,20 @@ def epsilon_at(curve, direction, log_delta):
     return tuple(float(row[0]) for row in search.epsilon_at(curve, direction, np.array([log_delta])))
 
 
-class Drawn:
+class Drawn(Curve):
     """A curve given by its logarithm and by how far its bounds are off."""
 
+    scale = 1.0
     method, kind, confidence = "drawn", "bounds", 1.0
 
     def __init__(self, log, below=0.0, above=0.0):
-        self.log, self.below, self.above, self.questions = log, below, above, 0
+        self.log, self.under, self.over, self.questions = log, below, above, 0
 
-    def log_delta(self, epsilon, direction):
+    def at(self, epsilon, direction):
         self.questions += len(epsilon)
         assert self.questions < 2000, "this search does not end"
         value = np.array([self.log(e) for e in epsilon])
-        return Interval(value - self.below, value, np.minimum(value + self.above, 0.0))
+        return Interval(value - self.under, value, np.minimum(value + self.over, 0.0))
 
 
 def test_steps_cliffs_plateaus_and_wide_bounds_end_on_the_safe_side():
@@ -136,20 +137,25 @@ def test_anywhere_it_ends_and_is_safe(log_sigma, log_steps, log_target, directio
         assert curve.log_delta(np.array([lower]), direction).lower[0] >= log_target - 1e-9
 
 
-class Counted:
+class Counted(Curve):
     """A curve that counts how often it is asked, and for which direction."""
 
     method, kind, confidence = "counted", "bounds", 1.0
 
     def __init__(self, curve):
         self.curve, self.asked = curve, []
-        for name in ("scale", "rough_epsilon", "log_upper"):
-            if hasattr(curve, name):
-                setattr(self, name, getattr(curve, name))
 
-    def log_delta(self, epsilon, direction):
+    scale = property(lambda self: self.curve.scale)
+
+    def rough_epsilon(self, log_deltas, direction):
+        return self.curve.rough_epsilon(log_deltas, direction)
+
+    def log_upper(self, epsilon, direction):
+        return self.curve.log_upper(epsilon, direction)
+
+    def at(self, epsilon, direction):
         self.asked.append(direction)
-        return self.curve.log_delta(epsilon, direction)
+        return self.curve.at(epsilon, direction)
 
 
 @pytest.mark.parametrize(

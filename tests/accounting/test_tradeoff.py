@@ -8,7 +8,7 @@ import pytest
 from scipy.special import log_ndtr, ndtri_exp
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
-from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Interval
+from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve, Interval
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
 
@@ -35,10 +35,13 @@ def test_the_rate_that_was_too_high():
     assert bound.upper == pytest.approx(0.0716, rel=1e-3)
 
 
-class Loose:
+class Loose(Curve):
     """A Gaussian curve known within a factor: the minimum of the truth need not be where that of a bound is."""
 
     method, kind, confidence = "loose", "bounds", 1.0
+
+    def at(self, epsilon, direction):
+        return self.log_delta(epsilon, direction)
 
     def log_delta(self, epsilon, direction):
         truth = GaussianCurve(0.5).log_delta(epsilon, direction).value

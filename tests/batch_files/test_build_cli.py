@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, Key, Mechanism
-from ballsbins.accountant import log_penalty
 from ballsbins.batch_files import BatchFiles
 from ballsbins.cli import app
+from ballsbins.curves import log_penalty
 from ballsbins.errors import BallsBinsError, DataError, InvalidInputError, SecretError
 
 from .conftest import ROWS

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.cumulants import Cumulants
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, Kind
-from ballsbins.accounting.deterministic import below_zero
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
 from ballsbins.accounting.discretize import Pair, TooCoarse, bracket, choose_points, pair_above
 from ballsbins.accounting.edge import gathers, pair_below, support
 from ballsbins.accounting.look import FLAT, Look, spread_allowed
@@ -86,14 +85,13 @@ class _Lattice:
                 sheets.insert(0, without_transform(pairs, start, upper=upper))
 
 
-class ComposedCurve:
+class ComposedCurve(Curve):
     """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
 
     def __init__(
         self,
         parts: Sequence[tuple[Curve, int]],
         accuracy: Accuracy | None = None,
-        method: str = "composition",
         edge: float | None = None,
         around: Curve | None = None,
     ) -> None:
@@ -102,40 +100,31 @@ class ComposedCurve:
         If the loss is bounded on the left and gathers there, `edge` is where: at −edge. See `edge.py`. What is left
         where no lattice gives bounds are those of `around`, a curve of the product.
         """
-        self.parts = [(curve, count) for curve, count in parts if count > 0]
+        self._runs = [(curve, count) for curve, count in parts if count > 0]
+        self.confidence = min((curve.confidence for curve, _ in self._runs), default=1.0)
         self.accuracy = accuracy or Accuracy()
-        self._method = method
         self._edge = edge
         self._around = around
         self._looks: list[Look] = []
         self._coarse: dict[Direction, Cumulants] = {}
         self._lattices: dict[tuple[int, int], _Lattice] = {}
 
-    kind: Kind = "bracket"
+    kind = "bracket"
+    method = "composition"
 
     @property
-    def method(self) -> str:
-        return self._method
+    def parts(self) -> list[tuple[Curve, int]]:
+        """Curves of the single runs."""
+        return self._runs
 
-    @property
-    def confidence(self) -> float:
-        return min((curve.confidence for curve, _ in self.parts), default=1.0)
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ whose distance, as a distance in ε, is within the accuracy wanted."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        results = np.empty((3, epsilon.size))
-        other = _other(direction)
-        for here, towards in ((epsilon >= 0, direction), (epsilon < 0, other)):
-            if here.any():
-                size, back = np.unique(np.abs(epsilon[here]), return_inverse=True)
-                found = np.empty((3, size.size))
-                for group in self._groups(size, towards):
-                    found[:, group] = self._positive(size[group], towards)
-                results[:, here] = found[:, back]
-        nothing = np.zeros(epsilon.size)
-        lower, value, upper = (below_zero(epsilon, row, nothing) for row in results)
-        return Interval(lower.lower, value.value, upper.upper)
+        size, back = np.unique(epsilon, return_inverse=True)
+        found = np.empty((3, size.size))
+        for group in self._groups(size, direction):
+            found[:, group] = self._positive(size[group], direction)
+        lower, value, upper = found[:, back]
+        return Interval(lower - 8 * U, np.minimum(value, 0.0), np.minimum(upper + 8 * U, 0.0))
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
         """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""
@@ -212,7 +201,7 @@ class ComposedCurve:
             guesses = [
                 own if own[0] > theirs[0] - _ASIDE else (theirs[0] - _ASIDE, theirs[1])
                 for own, theirs in zip(
-                    self._saddles(some, direction), self._saddles(some, _other(direction)), strict=True
+                    self._saddles(some, direction), self._saddles(some, other(direction)), strict=True
                 )
             ]
             least = min(log_delta for log_delta, _ in guesses)
@@ -300,7 +289,7 @@ class ComposedCurve:
             if matters.any():
                 own, theirs = (
                     np.array([guess for guess, _ in self._saddles(epsilon, towards)])
-                    for towards in (direction, _other(direction))
+                    for towards in (direction, other(direction))
                 )
                 matters &= own > theirs - _ASIDE
             if not matters.any():
@@ -367,7 +356,3 @@ class ComposedCurve:
         allowed = float(np.min(lower[finite] + np.log(0.05 * np.minimum(wanted[finite], 1.0))))
         excess = log_infinity(pairs) - allowed
         return max(LEAST_LOG, lattice.floor - 4 - excess) if excess > 0 else lattice.floor
-
-
-def _other(direction: Direction) -> Direction:
-    return ADD if direction == REMOVE else REMOVE

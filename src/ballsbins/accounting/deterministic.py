@@ -24,11 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx
 
-from ballsbins.accounting.curve import Array, Direction, Interval, Kind
+from ballsbins.accounting.curve import Array, Curve, Direction, Interval, U
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_ULP = 2.0**-52
 
 
 def mills_ratio(x: Array) -> Array:
@@ -77,50 +76,26 @@ def log_hockey_stick(epsilon: Array, s: float) -> tuple[Array, Array]:
             -np.exp(-0.5 * y * y - _LOG_SQRT_2PI) * (mills_ratio(y + s) + mills_ratio(-y))
         )
     size = np.where(deep, 0.0, np.abs(x) * (epsilon / s + s))
-    return np.minimum(log_delta, 0.0), _ULP * (32 + 2 * size + np.abs(log_delta))
+    return np.minimum(log_delta, 0.0), 2 * U * (32 + 2 * size + np.abs(log_delta))
 
 
-@dataclass(frozen=True, slots=True)
-class GaussianCurve:
+@dataclass(frozen=True)
+class GaussianCurve(Curve):
     """The privacy curve of `epochs` passes in a fixed order; also of balls-and-bins with T = 1."""
 
     noise_multiplier: float
     epochs: int = 1
 
-    kind: Kind = "closed form"
-
-    @property
-    def method(self) -> str:
-        return "closed form"
-
-    @property
-    def confidence(self) -> float:
-        return 1.0
+    kind = "closed form"
+    method = "closed form"
 
     @property
     def sensitivity(self) -> float:
         """S = √E/σ, the distance of the two means in units of the noise."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Log δ(ε), the same in both directions, with an error of a few roundings."""
         del direction  # N(s, 1) against N(0, 1) is symmetric
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        value, error = log_hockey_stick(np.abs(epsilon), self.sensitivity)
-        return below_zero(epsilon, value, error)
-
-
-def below_zero(epsilon: Array, log_other: Array, error: Array) -> Interval:
-    """Turn log δ(|ε|), of the other direction where ε < 0, into log δ(ε) = log(1 − e^ε + e^ε δ_other(−ε))."""
-    negative = epsilon < 0
-    value, error = np.array(log_other, dtype=np.float64), np.array(error, dtype=np.float64)
-    if negative.any():
-        other = epsilon[negative] + value[negative]
-        total = np.logaddexp(np.log(-np.expm1(epsilon[negative])), other)
-        with np.errstate(invalid="ignore"):
-            share = np.where(np.isneginf(other), 0.0, np.exp(other - total))
-            error[negative] = np.where(share > 0, share * error[negative], 0.0)
-        value[negative] = total
-    error = error + 4 * _ULP
-    value = np.minimum(value, 0.0)
-    return Interval(value - error, value, np.minimum(value + error, 0.0))
+        value, error = log_hockey_stick(epsilon, self.sensitivity)
+        return Interval.around(value, error + 8 * U)

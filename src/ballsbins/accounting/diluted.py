@@ -17,44 +17,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, Kind
-
-_ULP = 2.0**-52
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
 
 
-@dataclass(frozen=True, slots=True)
-class Diluted:
+@dataclass(frozen=True)
+class Diluted(Curve):
     """`curve`, of which the example takes part with probability `part` / `whole`."""
 
     curve: Curve
     part: int
     whole: int
 
-    @property
-    def method(self) -> str:
-        return self.curve.method
+    def __post_init__(self) -> None:
+        """Be known by what is diluted."""
+        for name in ("kind", "method", "confidence"):
+            object.__setattr__(self, name, getattr(self.curve, name))
 
-    @property
-    def kind(self) -> Kind:
-        return self.curve.kind
-
-    @property
-    def confidence(self) -> float:
-        return self.curve.confidence
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε); ε < 0 by δ(ε) = 1 − e^ε + e^ε·δ_other(−ε). K′ is rounded to the safe side of each."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        negative = epsilon < 0.0
-        lower, upper = np.empty(epsilon.shape), np.empty(epsilon.shape)
-        for rows, remove in ((~negative, direction == REMOVE), (negative, direction != REMOVE)):
-            if rows.any():
-                side = self._remove if remove else self._add
-                lower[rows], upper[rows] = side(np.abs(epsilon[rows]))
-        parity = np.log(-np.expm1(epsilon[negative]))
-        for bound, away in ((lower, -4 * _ULP), (upper, 4 * _ULP)):
-            total = np.logaddexp(parity, epsilon[negative] + bound[negative])
-            bound[negative] = total + away * (1 + np.abs(total))
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε), with K′ rounded to the safe side of each."""
+        lower, upper = self._remove(epsilon) if direction == REMOVE else self._add(epsilon)
         upper = np.minimum(upper, 0.0)
         return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
 
@@ -63,9 +44,9 @@ class Diluted:
         near = np.log1p(np.expm1(np.minimum(epsilon, 30.0)) * stretch)
         far = epsilon + math.log(stretch) + np.log1p((1 / stretch - 1) * np.exp(-np.maximum(epsilon, 30.0)))
         inner = np.where(epsilon <= 30.0, near, far)  # log K′, to a few roundings
-        error = 8 * _ULP * (1 + math.log(stretch))
-        lower = self.curve.log_delta(inner * (1 + 8 * _ULP), REMOVE).lower - math.log(stretch) - error
-        upper = self.curve.log_delta(inner * (1 - 8 * _ULP), REMOVE).upper - math.log(stretch) + error
+        error = 16 * U * (1 + math.log(stretch))
+        lower = self.curve.log_delta(inner * (1 + 16 * U), REMOVE).lower - math.log(stretch) - error
+        upper = self.curve.log_delta(inner * (1 - 16 * U), REMOVE).upper - math.log(stretch) + error
         return lower, upper
 
     def _add(self, epsilon: Array) -> tuple[Array, Array]:
@@ -74,7 +55,7 @@ class Diluted:
         near = epsilon < math.log(2.0)
         minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
         plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)
-        slack = 4 * _ULP * (np.abs(minus) + np.abs(plus))
+        slack = 8 * U * (np.abs(minus) + np.abs(plus))
         bounds = []
         for sign in (-1.0, 1.0):
             strike = plus + minus + sign * slack
@@ -85,6 +66,6 @@ class Diluted:
                 found = self.curve.log_delta(inner, ADD)
                 size = 1 + math.log(stretch) + epsilon[some] + np.abs(inner)
                 value = (found.lower if sign < 0 else found.upper) + epsilon[some] - inner - math.log(stretch)
-                bound[some] = value + sign * 8 * _ULP * size
+                bound[some] = value + sign * 16 * U * size
             bounds.append(bound)
         return bounds[0], bounds[1]

@@ -42,12 +42,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, U
 from ballsbins.errors import AccuracyError
 
 FINE = 4  # points of the curve per lattice cell
 _WORST = 1e-6  # relative violation of domination or mass beyond which the curve is not what it claims to be
-_ULP = 2.0**-52
 
 
 class TooCoarse(Exception):  # noqa: N818
@@ -109,7 +108,7 @@ def out_of_the_money(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
     right = curve.log_delta(epsilon[split:], REMOVE)
     lower = np.concatenate([left.lower + epsilon[:split], right.lower])
     upper = np.concatenate([left.upper + epsilon[:split], right.upper])
-    slack = _ULP * np.abs(epsilon)
+    slack = 2 * U * np.abs(epsilon)
     if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
         raise AccuracyError(
             "The privacy curve returned NaN or bounds out of order: this is a defect, please report it."
@@ -267,7 +266,7 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | Non
             f"grid of {h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy, or for a better curve."
         )
     some = np.isfinite(log_p)
-    error = violation + (4096 + index.size / 512) * _ULP
+    error = violation + (4096 + index.size / 512) * 2 * U
     return Pair(h, index[some], log_p[some], log_p_infinity, log_q_infinity, error)
 
 
@@ -317,7 +316,7 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
         floor = np.minimum(low[:, s], low[:, s + 1])
         flat = np.maximum(deficit(floor, ends[0]), deficit(floor, ends[1]))
         worst = np.maximum(worst, np.minimum(lines, flat))
-    return np.clip(worst + 16 * _ULP, 0.0, 1.0)
+    return np.clip(worst + 32 * U, 0.0, 1.0)
 
 
 def bracket(
@@ -347,7 +346,7 @@ def bracket(
         log_v = lower[::FINE] + np.log1p(-beta)
     if support is not None:
         allowed = math.log(support[1] * math.expm1(h)) - support[0] * h
-        log_v[start + 1] = min(log_v[start + 1], allowed - 8 * _ULP)
+        log_v[start + 1] = min(log_v[start + 1], allowed - 16 * U)
     below = _finish(h, index, log_v)
     return below, above
 

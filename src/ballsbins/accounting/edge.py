@@ -33,7 +33,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, U
 from ballsbins.accounting.discretize import (
     FINE,
     Pair,
@@ -46,7 +46,6 @@ from ballsbins.accounting.discretize import (
 )
 
 _POINTS = 400  # where u is looked at
-_ULP = 2.0**-52
 
 
 def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], float], edge: float) -> Pair:
@@ -65,7 +64,7 @@ def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], fl
     first = slope * (math.expm1(h) * math.exp(-tau)) - math.expm1(h - tau)  # ℓ(K_1) − (K_1 − 1)
     if first <= 0:
         raise TooCoarse
-    log_v[0] = min(log_v[0], math.log(first) - 8 * _ULP)
+    log_v[0] = min(log_v[0], math.log(first) - 16 * U)
     log_v[-1] = -np.inf
     return _finish(h, index, np.append(-np.inf, log_v), -tau)
 
@@ -86,8 +85,8 @@ def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, 
     for bound, put, call in ((lower, left.lower, right.lower), (upper, left.upper, right.upper)):
         bound[negative] = np.exp(epsilon[negative] + put)
         bound[~negative] = np.exp(call) + np.expm1(epsilon[~negative])
-    lower, upper = lower * (1 - 16 * _ULP), upper * (1 + 16 * _ULP)
-    lower[0], upper[0] = 0.0, upper[0] + 4 * _ULP * width  # the edge itself is rounded
+    lower, upper = lower * (1 - 32 * U), upper * (1 + 32 * U)
+    lower[0], upper[0] = 0.0, upper[0] + 8 * U * width  # the edge itself is rounded
     gap = np.diff(x)
     m, steep = (lower[1:] - upper[:-1]) / gap, (upper[1:] - lower[:-1]) / gap
     lines = []
@@ -141,9 +140,9 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, offset: float) -> 
     log_p[0] = math.log1p(-rest)
     error_q = abs(math.fsum(np.exp(log_p - epsilon)) - 1)
     got = curve_at_nodes(log_p[1:], -np.inf, epsilon[1:])
-    violation = shortfall(-1.0, log_v[1:], got) + (error_q + 4 * _ULP) / -offset
+    violation = shortfall(-1.0, log_v[1:], got) + (error_q + 8 * U) / -offset
     if not violation < 1e-6:
         raise TooCoarse
     some = np.isfinite(log_p)
-    error = violation + (4096 + index.size / 512) * _ULP
+    error = violation + (4096 + index.size / 512) * 2 * U
     return Pair(h, index[some], log_p[some], -math.inf, -math.inf, error, offset)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import Array
+from ballsbins.accounting.curve import Array, U
 
 Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
@@ -23,7 +23,7 @@ _FEWEST, _MOST = 16, 64  # intervals between Lobatto points
 _CLOSE = 1e-5  # an interpolant this close is squared by doubling its nodes: worth checking
 _CHECKS = 9
 _SAFETY = 3.0  # on what the checks see
-_ROUNDING = 8 * 2.0**-53  # of the barycentric formula, relative to the values
+_ROUNDING = 8 * U  # of the barycentric formula, relative to the values
 _MOST_ROUNDS = 40
 
 

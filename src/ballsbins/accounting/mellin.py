@@ -79,7 +79,9 @@ class Product:
 
     def _estimate(self, epsilon: float) -> float:
         if epsilon not in self._estimates:
-            log = self._ways(epsilon)[0].together if self._right else self._ways(-epsilon)[0].together + epsilon
+            log = (
+                self._ways(epsilon)[0].together if self._right else self._ways(-epsilon)[0].together + epsilon
+            )
             self._estimates[epsilon] = min(log, 0.0)
         return self._estimates[epsilon]
 
@@ -128,7 +130,8 @@ class Product:
                 return self._lay(way, k, reach)
             except NoLine as error:
                 failure = error
-        if any([moments.sharpen() for moments, _ in self.factors]):
+        sharper = [moments.sharpen() for moments, _ in self.factors]
+        if any(sharper):
             self._known.clear()
             return self.sheet(k, reach)
         raise failure

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import log_ndtr
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.look import Look
 
 Complex = NDArray[np.complex128]
@@ -284,9 +284,8 @@ class Moments:
 class CurveMoments(Moments):
     """The moments of one run from its privacy curve."""
 
-    def __init__(self, curve: Curve) -> None:
-        """Take a first look, a rough one if the curve has such; the lattices come with the questions."""
-        rough = getattr(curve, "rough", None)
+    def __init__(self, curve: Curve, rough: Callable[[Array, Direction], Array] | None = None) -> None:
+        """Take a first look, at rough values if there are such; the lattices come with the questions."""
         self._curve, self._look = curve, Look.above(curve) if rough is None else Look(rough)
         self._sharp = rough is None
         self._lattices: dict[float, tuple[int, Array, Array]] = {}
@@ -341,7 +340,9 @@ class CurveMoments(Moments):
             fine, coarse = fine + _kink(u, h), coarse + _kink(u, 2.0 * h)
         ends = float(np.exp(exponent[0] - top) + np.exp(exponent[-1] - top))
         relative = weighted_error(error, exponent - top)
-        return Transform(fine, alias(fine, np.abs(fine - coarse)), h, relative, ends, 2 * points > _MOST_POINTS)
+        return Transform(
+            fine, alias(fine, np.abs(fine - coarse)), h, relative, ends, 2 * points > _MOST_POINTS
+        )
 
     def jump_spacing(self, width: float) -> float:
         """A quarter of it."""
@@ -366,7 +367,7 @@ class CurveMoments(Moments):
         return first, log_v[rows], error[rows]
 
     def _values(self, h: float, first: int, end: int) -> tuple[Array, Array]:
-        """Log v and half the distance of its bounds at multiples of h; what a wider lattice has is not asked again."""
+        """Log v and half the distance of its bounds at multiples of h; a wider lattice has some of them."""
         index = np.arange(first, end)
         value, error = np.full(index.size, np.nan), np.zeros(index.size)
         for wider in (2.0 * h, 4.0 * h, 8.0 * h):

@@ -20,45 +20,26 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from ballsbins.accounting.composition import Accuracy, ComposedCurve
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval, Kind
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.accounting.deterministic import log_hockey_stick
 from ballsbins.accounting.look import FLAT
 
-_ULP = 2.0**-52
 _THRESHOLDS = 65
 
 
-@dataclass(frozen=True, slots=True)
-class PoissonStepCurve:
+@dataclass(frozen=True)
+class PoissonStepCurve(Curve):
     """The privacy curve of one step of T = `steps`, in closed form."""
 
     noise_multiplier: float
     steps: int
 
-    kind: Kind = "closed form"
+    kind = "closed form"
+    method = "closed form"
 
-    @property
-    def method(self) -> str:
-        return "closed form"
-
-    @property
-    def confidence(self) -> float:
-        return 1.0
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε); ε < 0 by δ(ε) = 1 − e^ε + e^ε·δ_other(−ε)."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        negative = epsilon < 0
-        lower, upper = np.empty(epsilon.size), np.empty(epsilon.size)
-        for here, remove in ((~negative, direction == REMOVE), (negative, direction != REMOVE)):
-            if here.any():
-                side = self._remove if remove else self._add
-                lower[here], upper[here] = side(np.abs(epsilon[here]))
-        with np.errstate(divide="ignore"):
-            parity = np.log(-np.expm1(epsilon[negative]))
-        for bound, away in ((lower, -4 * _ULP), (upper, 4 * _ULP)):
-            in_the_money = np.logaddexp(parity, epsilon[negative] + bound[negative])
-            bound[negative] = in_the_money + away * (1 + np.abs(in_the_money))
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε)."""
+        lower, upper = self._remove(epsilon) if direction == REMOVE else self._add(epsilon)
         upper = np.minimum(upper, 0.0)
         return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
 
@@ -68,7 +49,7 @@ class PoissonStepCurve:
         far = epsilon + math.log(self.steps) + np.log1p(-(1 - q) * np.exp(-np.maximum(epsilon, 30.0)))
         inner = np.where(epsilon <= 30, np.log1p(np.expm1(near) * self.steps), far)  # log K′
         value, error = log_hockey_stick(inner, s)
-        error = error + _ULP * (4 + 2 * inner) * _steepness(inner, s) + 4 * _ULP * (1 + math.log(self.steps))
+        error = error + 2 * U * (4 + 2 * inner) * _steepness(inner, s) + 8 * U * (1 + math.log(self.steps))
         value = value - math.log(self.steps)
         return value - error, value + error
 
@@ -76,7 +57,7 @@ class PoissonStepCurve:
         s = 1 / self.noise_multiplier
         shift = np.expm1(-epsilon) * self.steps
         ratio = 1 + shift  # K′
-        slack = 4 * _ULP * np.abs(shift) + _ULP
+        slack = 8 * U * np.abs(shift) + 2 * U
         bounds = []
         for sign in (-1, 1):
             inside = ratio + sign * slack > 0
@@ -84,8 +65,8 @@ class PoissonStepCurve:
             value, error = log_hockey_stick(np.maximum(inner, 0.0), s)
             error = (
                 error
-                + _ULP * (4 + inner) * _steepness(inner, s)
-                + 4 * _ULP * (1 + math.log(self.steps) + epsilon)
+                + 2 * U * (4 + inner) * _steepness(inner, s)
+                + 8 * U * (1 + math.log(self.steps) + epsilon)
             )
             bounds.append(
                 np.where(inside, epsilon - inner - math.log(self.steps) + value + sign * error, -np.inf)
@@ -98,8 +79,8 @@ def _steepness(epsilon: Array, s: float) -> Array:
     return 2 + (2 + 2 * np.abs(epsilon / s - 0.5 * s)) / s
 
 
-@dataclass(frozen=True, slots=True)
-class PoissonMaximumCurve:
+@dataclass(frozen=True)
+class PoissonMaximumCurve(Curve):
     """Bounds for all of `taken` steps in closed form, for ε ≥ 0. Lower, from the events that no step shows C or more:
 
         Q(max < C) = Φ(C/σ)^n,       P(max < C) = [(1−q)·Φ(C/σ) + q·Φ((C−1)/σ)]^n ,
@@ -113,27 +94,20 @@ class PoissonMaximumCurve:
     steps: int
     taken: int
 
-    kind: Kind = "closed form"
-
-    @property
-    def method(self) -> str:
-        return "closed form"
-
-    @property
-    def confidence(self) -> float:
-        return 1.0
+    kind = "closed form"
+    method = "closed form"
 
     @property
     def most(self) -> float:
         """The largest loss of `add`, −n·log(1−q), or a little more: beyond, δ is 0."""
-        return -self.taken * math.log1p(-1 / self.steps) * (1 + 8 * _ULP)
+        return -self.taken * math.log1p(-1 / self.steps) * (1 + 16 * U)
 
     def slope(self, epsilon: Array) -> Array:
         """−dlog δ/dε of the upper bound of `add`, at least FLAT."""
         x = np.minimum(epsilon - self.most, -1e-300)
         return np.maximum(np.exp(x) / -np.expm1(x), FLAT)
 
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """The best of some C; roundings go outwards."""
         sigma = self.noise_multiplier
         largest = min(1.0 + 10.0 * sigma, 36.0 * sigma)  # Φ(−36) is a double
@@ -142,20 +116,20 @@ class PoissonMaximumCurve:
         log_q = self.taken * one
         log_p = self.taken * (one + np.log1p(np.expm1(log_ndtr((C - 1.0) / sigma) - one) / self.steps))
         # both are sums of negative terms: rounding is relative, and goes against the bound
-        log_q, log_p = log_q * (1 + 64 * _ULP), log_p * (1 - 64 * _ULP)
+        log_q, log_p = log_q * (1 + 128 * U), log_p * (1 - 128 * U)
         with np.errstate(divide="ignore"):
             if direction == REMOVE:
-                larger = np.log(-np.expm1(log_p)) - 4 * _ULP
-                smaller = np.log(-np.expm1(log_q)) + epsilon + 4 * _ULP
+                larger = np.log(-np.expm1(log_p)) - 8 * U
+                smaller = np.log(-np.expm1(log_q)) + epsilon + 8 * U
             else:
                 larger, smaller = log_q, log_p + epsilon
-            gap = np.minimum(smaller - larger + 4 * _ULP * np.abs(epsilon), 0.0)
+            gap = np.minimum(smaller - larger + 8 * U * np.abs(epsilon), 0.0)
             lower = np.max(np.where(np.isneginf(larger), -np.inf, larger + np.log(-np.expm1(gap))), axis=0)
-        lower -= 4 * _ULP * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
+        lower -= 8 * U * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
         upper = np.zeros_like(lower)
         if direction == ADD:
             with np.errstate(divide="ignore"):
-                upper = np.log(-np.expm1(np.minimum(epsilon - self.most, 0.0))) + 8 * _ULP
+                upper = np.log(-np.expm1(np.minimum(epsilon - self.most, 0.0))) + 16 * U
         upper = np.minimum(upper, 0.0)
         return Interval(np.minimum(lower, upper), upper, upper)
 
@@ -172,15 +146,12 @@ class PoissonCurve(ComposedCurve):
         step = PoissonStepCurve(noise_multiplier, steps)
         super().__init__([(step, taken)], accuracy, edge=edge, around=self._maximum)
 
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """By composition, `add` with what is known of the maximum in closed form."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
         if direction == REMOVE:
-            return super().log_delta(epsilon, direction)
-        positive = epsilon >= 0
-        closed = self._maximum.log_delta(np.maximum(epsilon, 0.0), direction)
-        lower, upper = np.where(positive, closed.lower, -np.inf), np.where(positive, closed.upper, 0.0)
-        value = upper.copy()
+            return super().at(epsilon, direction)
+        closed = self._maximum.at(epsilon, direction)
+        lower, value, upper = closed.lower, closed.upper.copy(), closed.upper.copy()
         with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
             rest = upper - lower > self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
         if rest.any():
@@ -192,11 +163,11 @@ class PoissonCurve(ComposedCurve):
 
     def _composed(self, epsilon: Array) -> Interval:
         """`add` by composition. Near the end of all losses that gives no upper bound, but δ falls: step back."""
-        found = super().log_delta(epsilon, ADD)
+        found = super().at(epsilon, ADD)
         lower, value, upper = (np.array(row) for row in (found.lower, found.value, found.upper))
         for k in np.flatnonzero((epsilon > 0.9 * self._maximum.most) & (upper == 0.0)):
             for share in (0.9, 0.8, 0.7, 0.5):
-                upper[k] = min(upper[k], super().log_delta(share * epsilon[k : k + 1], ADD).upper[0])
+                upper[k] = min(upper[k], super().at(share * epsilon[k : k + 1], ADD).upper[0])
                 if upper[k] < 0.0:
                     break
             value[k] = min(value[k], upper[k])

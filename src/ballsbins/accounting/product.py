@@ -7,13 +7,13 @@ polygons and tilted transforms of `composition` have one: a bracket, by a method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, Kind
-from ballsbins.accounting.deterministic import below_zero
+from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
 from ballsbins.accounting.lines import NoLine, Sheet
 from ballsbins.accounting.mellin import Product
 from ballsbins.accounting.moments import Moments
@@ -27,18 +27,25 @@ _GUESSES = 6
 _STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
 
 
-class ProductCurve:
+class _Source(Protocol):
+    """Where moments come from: of every kind of run, and how often it is run."""
+
+    def __call__(self, *, sketch: bool) -> Sequence[tuple[Moments, int]]:
+        """The moments, or a sketch of them that is next to free."""
+        ...
+
+
+class ProductCurve(Curve):
     """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
 
+    kind = "exact"
     method = "exact"
-    kind: Kind = "exact"
-    fallback = "composition"  # the method of the bracket
-    confidence = 1.0
+    fallback = "bracket", "composition"
 
-    def __init__(self, moments: Callable[[], Sequence[tuple[Moments, int]]], bracket: ComposedCurve) -> None:
+    def __init__(self, moments: _Source, bracket: ComposedCurve) -> None:
         """`moments` of the runs, made when first needed; `bracket` is the same product by the other method."""
         self._make, self.bracket = moments, bracket
-        self._products: dict[Direction, Product] = {}
+        self._products: dict[tuple[Direction, bool], Product] = {}
         self._sheets: dict[tuple[Direction, float], Sheet | None] = {}
 
     @property
@@ -51,11 +58,15 @@ class ProductCurve:
         """An ε of the size that matters."""
         return 4.0 * self._product(REMOVE).deviation
 
-    def _product(self, direction: Direction) -> Product:
-        if not self._products:
-            factors = self._make()
-            self._products = {way: Product(factors, way) for way in DIRECTIONS}
-        return self._products[direction]
+    def _product(self, direction: Direction, *, sketch: bool = False) -> Product:
+        if (direction, sketch) not in self._products:
+            factors = self._make(sketch=sketch)
+            self._products |= {(way, sketch): Product(factors, way) for way in DIRECTIONS}
+        return self._products[direction, sketch]
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array:
+        """About log δ at some ε ≥ 0, from sketches of the single runs: no bound, but next to free."""
+        return self._product(direction, sketch=True).estimate(epsilon)
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""
@@ -78,19 +89,14 @@ class ProductCurve:
         bounds = np.array([product.log_bound(sign * float(e)) for e in epsilon])
         return np.asarray(bounds if direction == REMOVE else bounds + epsilon)
 
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        rows = np.empty((3, epsilon.size))
-        for here, towards in ((epsilon >= 0.0, direction), (epsilon < 0.0, _other(direction))):
-            if here.any():
-                size, back = np.unique(np.abs(epsilon[here]), return_inverse=True)
-                rows[:, here] = self._positive(size, towards)[:, back]
-        nothing = np.zeros(epsilon.size)
-        lower, value, upper = (below_zero(epsilon, row, nothing) for row in rows)
-        return Interval(lower.lower, value.value, upper.upper)
+        size, back = np.unique(epsilon, return_inverse=True)
+        rows = self._increasing(size, direction)[:, back]
+        error = 8 * U
+        return Interval(rows[0] - error, rows[1], np.minimum(rows[2] + error, 0.0))
 
-    def _positive(self, epsilon: Array, direction: Direction) -> Array:
+    def _increasing(self, epsilon: Array, direction: Direction) -> Array:
         """Lower, value, upper at increasing ε ≥ 0."""
         rows = self.exactly(epsilon, direction)
         with np.errstate(invalid="ignore"):
@@ -98,7 +104,7 @@ class ProductCurve:
         if poor.size:
             # where the other direction decides, a bound that shows it is enough
             upper = self.log_upper(epsilon[poor], direction)
-            aside = upper < self._product(_other(direction)).estimate(epsilon[poor]) - _ASIDE
+            aside = upper < self._product(other(direction)).estimate(epsilon[poor]) - _ASIDE
             rows[1:, poor[aside]] = upper[aside]
             poor = poor[~aside]
         if poor.size:
@@ -154,10 +160,6 @@ class ProductCurve:
             return self._product(direction).sheet(epsilon if direction == REMOVE else -epsilon, reach)
         except NoLine:
             return None
-
-
-def _other(direction: Direction) -> Direction:
-    return ADD if direction == REMOVE else REMOVE
 
 
 def _places(x: Array) -> Array:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.between import Between
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.errors import UnreachableTargetError
 
@@ -26,6 +25,8 @@ _LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
 _FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
 _GUESSED = 0.004  # the same, for a root that was guessed
 _MOST_ROUNDS = 100
+_USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
+_BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
 _AROUND = np.array([-1.0, 0.0, 1.0])
 _TENTHS = np.array([0.01, 0.1, 0.5])
 
@@ -35,7 +36,7 @@ class _Table:
 
     def __init__(self, curve: Curve, direction: Direction) -> None:
         self._curve, self._direction = curve, direction
-        self.scale = float(getattr(curve, "scale", 1.0))
+        self.scale = curve.scale
         self.epsilon: Array = np.empty(0)
         self.rows: Array = np.empty((3, 0))
 
@@ -70,7 +71,7 @@ def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
         is within the target, at a lower ε > 0 its lower δ is not. An upper ε is ∞ where 700 is not enough.
     """
     targets = np.asarray(log_deltas, dtype=np.float64).ravel()
-    if isinstance(curve, Between):
+    if curve.above is not curve:
         upper = epsilon_at(curve.above, direction, targets)[_UPPER]
         below = [epsilon_at(part, direction, targets)[_LOWER] for part in curve.below]
         return np.stack([np.minimum(np.max(below, axis=0), upper), upper, upper])
@@ -94,11 +95,11 @@ def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
 
 def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) -> None:
     """The first points: around what the curve guesses, if it can, or on the scale it states."""
-    guess = getattr(curve, "rough_epsilon", None)
+    guess = curve.rough_epsilon(targets, direction)
     if guess is None:
         points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
     else:
-        centre = np.nan_to_num(guess(targets, direction), nan=table.scale)
+        centre = np.nan_to_num(guess, nan=table.scale)
         points = np.concatenate([centre, centre * (1.0 - _GUESSED), centre * (1.0 + _GUESSED)])
     table.ask(np.clip(points, 0.0, LARGEST_EPSILON))
 
@@ -237,18 +238,17 @@ class BothDirections(Mapping[Direction, Array]):
 
 def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) -> bool:
     """Whether δ(ε) ≤ e^target is proved for all: by a cheap bound if the curve has one, or by its upper bound."""
-    if isinstance(curve, Between):
-        curve = curve.above
-    quick = getattr(curve, "log_upper", None)
-    left = np.ones(targets.shape, dtype=bool) if quick is None else quick(epsilon, direction) > targets
+    curve = curve.above
+    quick = curve.log_upper(epsilon, direction)
+    left = np.ones(targets.shape, dtype=bool) if quick is None else quick > targets
     return not left.any() or bool((curve.log_delta(epsilon[left], direction).upper <= targets[left]).all())
 
 
 def largest_log_delta(curve: Curve, epsilon: Array) -> Array:
     """The larger of the upper bounds on log δ(ε) in both directions, without "add" where a cheap bound is lower."""
     upper = curve.log_delta(epsilon, REMOVE).upper
-    quick = getattr(curve, "log_upper", None)
-    left = np.ones(upper.shape, dtype=bool) if quick is None else quick(epsilon, ADD) > upper
+    quick = curve.log_upper(epsilon, ADD)
+    left = np.ones(upper.shape, dtype=bool) if quick is None else quick > upper
     if left.any():
         upper[left] = np.maximum(upper[left], curve.log_delta(epsilon[left], ADD).upper)
     return upper
@@ -266,7 +266,8 @@ def least(
 ) -> float:
     """The least x in [low, high], to the relative accuracy stated, at which the decreasing `excess` is ≤ 0.
 
-    The bracket grows from `start` by factors of `stride`; `what` names x in the error raised if excess(high) > 0.
+    The bracket grows from `start` by factors of `stride`, or less if it is seen to be close; `what` names x in the
+    error raised if excess(high) > 0.
     """
     known: dict[float, float] = {}
 
@@ -278,6 +279,8 @@ def least(
     bottom, top, step = math.log(low), math.log(high), math.log(stride)
     growth = 1.5 if stride > 1.1 else 4.0  # a small stride means that `start` was thought to be close
     left = right = math.log(start)
+    if stride < 1.1:
+        step = float(np.clip(_BEYOND * abs(at(right)) / _USUAL_SLOPE, 2.0 * relative, step))
     while at(right) > 0.0:
         if right >= top:
             raise UnreachableTargetError(
@@ -291,12 +294,15 @@ def least(
             return low
         right, left = left, max(left - step, bottom)
         step *= growth
+    slow = 0
     while right - left > relative:
-        # on the safe side of where the root seems to be, then just before it; in turn with halving if that is no good
-        root = _crossing(known, left, right)
-        for x in (root + 0.3 * relative, root - 0.3 * relative, 0.5 * (left + right)):
-            if left < x < right and right - left > relative:
-                left, right = (x, right) if at(x) > 0.0 else (left, x)
+        # on the safe side of where the root seems to be, then just before it; halve if that does not help
+        root, before = _crossing(known, left, right), right - left
+        safe, short = root + 0.3 * relative, root - 0.3 * relative
+        x = 0.5 * (left + right) if slow > 1 else safe if safe < right - 0.3 * relative else short
+        x = min(max(x, left + 0.1 * before), right - 0.1 * before) if slow > 1 or not left < x < right else x
+        left, right = (x, right) if at(x) > 0.0 else (left, x)
+        slow = 0 if right - left < 0.3 * before or slow > 1 else slow + 1
     return math.exp(right)
 
 

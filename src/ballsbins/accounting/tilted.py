@@ -33,13 +33,12 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from ballsbins.accounting.cumulants import Atoms, Cumulants
-from ballsbins.accounting.curve import Array
+from ballsbins.accounting.curve import Array, U
 from ballsbins.accounting.discretize import Pair, suffix_sums
 from ballsbins.accounting.sheet import Chernoff, Sheet
 from ballsbins.errors import AccuracyError
 
 MAX_CELLS = 2**23
-_U = 2.0**-53
 
 Spectrum = NDArray[np.complexfloating]
 
@@ -53,7 +52,7 @@ def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, uppe
     atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
     theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, 1e9), 1e-9)
     kappa = sum(a.count * a.log_moment(theta) for a in atoms)
-    relative = sum(count * (pair.relative_error + 64 * _U * (1 + abs(kappa))) for pair, count in pairs)
+    relative = sum(count * (pair.relative_error + 64 * U * (1 + abs(kappa))) for pair, count in pairs)
     finite = kappa - theta * epsilon + _log_peak(theta) + relative
     return Chernoff(epsilon, min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta, upper)
 
@@ -222,7 +221,7 @@ def _compose(
         log_slack=float(missed + _log_peak(theta)),
         noise=noise
         * min(1 / (-math.expm1(-theta * h) * (1 + theta)) if theta > 0 else math.inf, reach - skip),
-        relative=relative + 8 * _U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
+        relative=relative + 8 * U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
         log_infinity=log_infinity(pairs),
         log_trimmed=log_trimmed,
         upper=upper,
@@ -311,7 +310,7 @@ def _convolve(
         log_moment = a.log_moment(theta)
         tilted = np.exp(a.log_p + theta * a.epsilon - log_moment)
         size = float(tilted @ (np.abs(a.log_p) + theta * np.abs(a.epsilon)))
-        rounding += 2 * _U * count * (size + abs(log_moment) + 4)
+        rounding += 2 * U * count * (size + abs(log_moment) + 4)
         # The largest atom goes to cell 0, where its transform is a constant and has no rounding error.
         largest = int(tilted.argmax())
         centre = int(pair.index[largest])
@@ -325,7 +324,7 @@ def _convolve(
         product = product * _power(z, count)
     r = fft.irfft(product.astype(np.complex128), n)
     steps = sum(count for _, count in pairs)
-    noise = (7 * _U * math.log2(n) + 4 * _U + 4 * steps * u) * float(np.linalg.norm(r))
+    noise = (7 * U * math.log2(n) + 4 * U + 4 * steps * u) * float(np.linalg.norm(r))
     for j, (_, count) in enumerate(spectra):
         moduli = np.ones(1)
         for i, (z, m) in enumerate(spectra):

@@ -23,7 +23,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import Array, Curve, Direction
+from ballsbins.accounting.curve import Array, Curve, Direction, U
 
 _LARGEST = 700.0  # |ε| of a question
 _ROUNDS = 12
@@ -31,7 +31,6 @@ _CELLS = 12  # so many are split at a time
 _PIECES = 8  # into so many
 _AGREE = 1e-10  # relative distance of the bounds at which to stop
 _SHARE = 0.05  # or this share of the distance that the curve's own bounds leave
-_ULP = 2.0**-52
 
 
 def true_positive_rate(
@@ -94,8 +93,8 @@ def _minimise(curve: Curve, direction: Direction, alpha: float) -> tuple[float, 
         if left == 0 or not new.size:
             break
         points.ask(new)
-    upper = min(float(above[best]) * (1 + 8 * _ULP), 1.0)
-    lower = min(max(float(floor.min()) * (1 - 8 * _ULP), alpha), upper)  # guessing is a test, too
+    upper = min(float(above[best]) * (1 + 16 * U), 1.0)
+    lower = min(max(float(floor.min()) * (1 - 16 * U), alpha), upper)  # guessing is a test, too
     return lower, min(max(float(points.f[1].min()), lower), upper), upper, float(epsilon[best])
 
 
@@ -126,6 +125,6 @@ def _floors(epsilon: Array, below: Array, above: Array, alpha: float) -> Array:
         from_right = stop - np.maximum(right, 0.0) * here
         meet = (stop - start - right * here) / (left - right)
         crossing = np.where((meet >= 0.0) & (meet <= here) & (left < right), start + left * meet, -np.inf)
-        lines = np.fmax(np.fmax(from_left, from_right), crossing) - 16 * _ULP * size
+        lines = np.fmax(np.fmax(from_left, from_right), crossing) - 32 * U * size
     simple[2:-2] = np.fmax(simple[2:-2], lines)
     return simple

@@ -11,7 +11,6 @@ from ballsbins.accounting.balls_and_bins.laplace import Flags, Real
 from ballsbins.accounting.balls_and_bins.path import FARTHEST, Path, Trace, best_traces, weighted
 from ballsbins.accounting.balls_and_bins.sums import (
     DROP,
-    EPS,
     Estimate,
     Nodes,
     Strikes,
@@ -23,6 +22,7 @@ from ballsbins.accounting.balls_and_bins.sums import (
     slope_sum,
     trapezoidal_error,
 )
+from ballsbins.accounting.curve import U
 
 _FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
@@ -133,8 +133,8 @@ class CutLattice:
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
         turned = modulus - scale[:, None] + np.minimum(self.log_phase, 700.0)
         swing = np.where(keep, np.exp(np.minimum(turned, 60.0)), 0.0).sum(axis=1)
-        slack = (size * (EPS * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real))).sum(axis=1)
-        slack += swing * (EPS * 16.0 + 4.0 * self.inner_phase)
+        slack = (size * (U * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real))).sum(axis=1)
+        slack += swing * (U * 16.0 + 4.0 * self.inner_phase)
         rough = trapezoidal_error(*sums, shifted=4.0 * parts[:, 1::4].sum(axis=1))
         rough += (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)  # what was cut off
         calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
@@ -170,10 +170,10 @@ class LiftContour:
         curvature = float(np.max(np.diff(g, 2)) / step**2)
         r = float(np.exp(log_r))
         self.k = float(strikes.k[0])
-        width, traces = best_traces(
+        widths, traces = best_traces(
             basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], 0.25
         )
-        self.width, trace = float(width[0]), traces[0]
+        self.width, trace = float(widths[0]), traces[0]
         # the part on the cut that matters
         modulus, _ = lattice.exponents(strikes[:1])
         signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
@@ -229,7 +229,7 @@ class LiftContour:
             )
             slack += (
                 np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0))
-                * EPS
+                * U
                 * (16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :])
             )
         below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
@@ -252,4 +252,6 @@ class LiftContour:
 
     def near(self, strikes: Strikes) -> Flags:
         """Which strikes it may serve."""
-        return np.asarray(self.usable & (self.basket.size * self.width * np.abs(strikes.k - self.k) < FARTHEST))
+        return np.asarray(
+            self.usable & (self.basket.size * self.width * np.abs(strikes.k - self.k) < FARTHEST)
+        )

@@ -181,7 +181,8 @@ def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: flo
     count = max(int(np.ceil((float(end.max()) + REACH) / min(2.0, 5.0 / s) * refine)), 1)
     span = np.maximum(end + REACH, 0.0)
     x = -REACH + span[:, None] * ((np.arange(count)[:, None] + x16) / count).ravel()
-    return span * np.vecdot(_form(kind, r[:, None], x, s, shift[:, None]), np.tile(w16 / count, count))
+    mean = np.vecdot(_form(kind, r[:, None], x, s, shift[:, None]), np.tile(w16 / count, count))
+    return np.asarray(span * mean)
 
 
 def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:

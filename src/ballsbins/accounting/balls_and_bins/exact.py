@@ -20,8 +20,8 @@ from ballsbins.accounting.balls_and_bins.laplace import Flags
 from ballsbins.accounting.balls_and_bins.options import DEEP, GOAL, Options
 from ballsbins.accounting.balls_and_bins.sketch import cubic, log_call
 from ballsbins.accounting.balls_and_bins.sums import Estimate, Strikes
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Direction, Interval, Kind
-from ballsbins.accounting.deterministic import below_zero, log_hockey_stick
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.deterministic import log_hockey_stick
 from ballsbins.accounting.interpolate import Interpolant
 
 _FLOOR = 1e-13  # never claim a smaller relative error of δ than this
@@ -37,12 +37,11 @@ _BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with it
 _LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
 
 
-class ExactCurve:
+class ExactCurve(Curve):
     """δ(ε) of balls-and-bins with independent noise in every bin, in both directions."""
 
     method = "exact"
-    kind: Kind = "exact"
-    confidence = 1.0
+    kind = "exact"
 
     def __init__(self, kinds: tuple[tuple[int, float], ...], steps: int | None = None) -> None:
         """`kinds`: (number of bins, noise multiplier) of the bins visited; `steps`: T if more bins were to come."""
@@ -66,44 +65,34 @@ class ExactCurve:
         """An ε to start searching at: some standard deviations of the loss, more if its tail is heavy."""
         return float(np.clip((8.0 if self.basket.smallest_sigma < 0.7 else 5.0) * self.deviation, 1e-9, 1.0))
 
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε).
 
-        Where no contour resolves δ only an upper bound is known, and the answer says so: for ε ≥ 0 `lower` is −∞ and
-        `value` is `upper`; for ε < 0 `lower` is log(1 − e^ε), which always holds. `capped` tells these points. They
-        are deep: log δ is below −700, or σ is at the end of its range.
+        Where no contour resolves δ only an upper bound is known, and the answer says so: `lower` is −∞ and `value` is
+        `upper`. `capped` tells these points. They are deep: log δ is below −700, or σ is at the end of its range.
         """
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        value, error = np.empty(epsilon.shape), np.empty(epsilon.shape)
-        negative = epsilon < 0.0
-        size, signed = np.abs(epsilon), bool(negative.any())
         # Exponents far outside of the doubles are met on purpose (a path is tried and found useless): no warnings,
         # and an estimate that is not a number counts as no estimate.
         with np.errstate(all="ignore"):
-            for rows, way in ((~negative, direction), (negative, REMOVE if direction == ADD else ADD)):
-                if rows.any():
-                    value[rows], error[rows] = self._positive(size[rows], way)
+            value, error = self._positive(epsilon, direction)
             known = np.isfinite(error)
-            bounds = below_zero(epsilon, value, np.where(known, error, 0.0))
-            upper, floor = bounds.upper, np.full(epsilon.shape, -np.inf)
-            if signed:
-                floor[negative] = np.log(-np.expm1(epsilon[negative]))  # δ(ε) ≥ 1 − e^ε
-            poor = error > _POOR
+            bounds = Interval.around(value, np.where(known, error, 0.0) + 8 * U)
+            upper, poor = bounds.upper, error > _POOR
             if poor.any():
                 # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
-                gauss = log_hockey_stick(size[poor], 1.0 / self.basket.smallest_sigma)
-                upper[poor] = np.minimum(upper[poor], below_zero(epsilon[poor], *gauss).upper)
-        lower = np.minimum(np.where(known, bounds.lower, floor), upper)
+                gauss, off = log_hockey_stick(epsilon[poor], 1.0 / self.basket.smallest_sigma)
+                upper[poor] = np.minimum(upper[poor], gauss + off + 8 * U)
+        lower = np.minimum(np.where(known, bounds.lower, -np.inf), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
     def capped(self, epsilon: Array, direction: Direction) -> Flags:
         """Where `log_delta` knows an upper bound only."""
-        size = np.abs(np.asarray(epsilon, dtype=np.float64))
-        found = np.zeros(size.shape, dtype=bool)
-        for rows, way in ((epsilon >= 0.0, direction), (epsilon < 0.0, REMOVE if direction == ADD else ADD)):
-            if np.any(rows):
-                with np.errstate(all="ignore"):
-                    found[rows] = np.isposinf(self._positive(size[rows], way)[1])
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        found = np.zeros(epsilon.shape, dtype=bool)
+        with np.errstate(all="ignore"):
+            for rows, way in ((epsilon >= 0.0, direction), (epsilon < 0.0, other(direction))):
+                if rows.any():
+                    found[rows] = np.isposinf(self._positive(np.abs(epsilon[rows]), way)[1])
         return found
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
@@ -128,32 +117,42 @@ class ExactCurve:
 
     @cached_property
     def _correction(self) -> tuple[Array, Array]:
-        """By how much `log_call` is off at some ε: it is made for strikes that a single jump decides."""
+        """By how much the sketch is off at some ε: it is made for strikes that a single jump decides."""
         log_part = np.log(self.basket.size / self.steps)
-        around = self._options.sketch.log_put(np.ones(1))[0] + log_part  # δ(0) = ½E|S − 1|, for which call = put
+        around = (
+            self._options.sketch.log_put(np.ones(1))[0] + log_part
+        )  # δ(0) = ½E|S − 1|, for which call = put
         epsilon = np.minimum(_CORRECTED * np.exp(around), _LARGEST_ROUGH)
-        call = log_call(self.basket.kinds, self._strikes(epsilon, REMOVE)[0].k_minus_1) + log_part
-        epsilon, call = epsilon[call > _LEAST_CORRECTED], call[call > _LEAST_CORRECTED]
-        log, error = self._directly(epsilon, REMOVE)
-        return epsilon, np.where(np.isfinite(log) & np.isfinite(error), log - call, 0.0)
+        found = self.sketch(epsilon, REMOVE)
+        epsilon, found = epsilon[found > _LEAST_CORRECTED], found[found > _LEAST_CORRECTED]
+        with np.errstate(all="ignore"):
+            log, error = self._directly(epsilon, REMOVE)
+            return epsilon, np.where(np.isfinite(log) & np.isfinite(error), log - found, 0.0)
 
-    def rough(self, epsilon: Array, direction: Direction) -> Array:
-        """About log δ(ε), ε ≥ 0: no bound, but next to free. Off by a few hundredths, more where jumps set in."""
+    def sketch(self, epsilon: Array, direction: Direction) -> Array:
+        """About log δ(ε), ε ≥ 0: no bound, but next to free. Often good to 10⁻², off by 1 where jumps set in."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         log = np.full(epsilon.shape, -np.inf)
         rows = ~self._vanishes(epsilon, direction)
         if rows.any():
             with np.errstate(all="ignore"):
                 strikes, log_part = self._strikes(epsilon[rows], direction)
-                log[rows] = self._options.sketch.log_put(strikes.k) + log_part
-                if direction == ADD:
-                    return np.minimum(log + epsilon, 0.0)
-                excess = strikes.k_minus_1
-                by_parity = np.exp(log - log_part) - excess
-                call = log_call(self.basket.kinds, np.maximum(excess, 1e-290))
-                call += np.interp(epsilon, *self._correction)
-                log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call) + log_part
-        return np.minimum(log, 0.0)
+                log[rows] = self._options.sketch.log_put(strikes.k)
+                if direction == REMOVE:
+                    excess, by_parity = strikes.k_minus_1, np.exp(log) - strikes.k_minus_1
+                    call = log_call(self.basket.kinds, np.maximum(excess, 1e-290))
+                    log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call)
+                else:
+                    log += epsilon
+                log += log_part
+        return np.asarray(np.minimum(log, 0.0))
+
+    def rough(self, epsilon: Array, direction: Direction) -> Array:
+        """The sketch, mended at some ε by what is known there exactly: good to 10⁻² as a rule."""
+        found = self.sketch(epsilon, direction)
+        if direction == ADD:
+            return found
+        return np.asarray(np.minimum(found + np.interp(epsilon, *self._correction, left=0.0), 0.0))
 
     def log_upper(self, epsilon: Array, direction: Direction) -> Array:
         """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp: Chernoff's (add only), or δ_B ≤ δ_D."""

@@ -27,13 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from ballsbins.accounting.curve import REMOVE, Array, Direction, Interval, Kind
-
-_ULP = 2.0**-52
+from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval, U
 
 
 @dataclass(frozen=True)
-class MaximumCurve:
+class MaximumCurve(Curve):
     """The privacy curve of the maximum coordinate: a lower bound for whatever it is the maximum of."""
 
     noise_multiplier: float
@@ -41,41 +39,25 @@ class MaximumCurve:
     mean_p: float = 1.0
     mean_q: float = 0.0
 
-    kind: Kind = "bounds"
+    kind = "bounds"
+    method = "lower bound S_C"
 
-    @property
-    def method(self) -> str:
-        return "lower bound S_C"
-
-    @property
-    def confidence(self) -> float:
-        return 1.0
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on the log of the supremum over C; ε < 0 by parity with the other direction."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        size = np.abs(epsilon)
-        negative = epsilon < 0
-        upward = np.where(negative, direction != REMOVE, direction == REMOVE)
-        log_ratio = np.where(upward, size, -size)
-        C = self._threshold(log_ratio)
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on the log of the supremum over C."""
+        upward = direction == REMOVE
+        C = self._threshold(epsilon if upward else -epsilon)
         above_p, below_p = self._maximum(C, self.mean_p)
         above_q, below_q = self._maximum(C, self.mean_q)
-        larger = np.where(upward, above_p, below_q)
-        smaller = np.where(upward, above_q, below_p) + size
+        larger = above_p if upward else below_q
+        smaller = (above_q if upward else below_p) + epsilon
         with np.errstate(divide="ignore", invalid="ignore"):
             value = larger + np.log(-np.expm1(np.minimum(smaller - larger, 0.0)))
             cancellation = np.exp(np.minimum(larger - value, 700.0))
-        error = 16 * _ULP * (4 + np.abs(larger) + size + np.abs(C / self.noise_multiplier)) * cancellation
+        error = 32 * U * (4 + np.abs(larger) + epsilon + np.abs(C / self.noise_multiplier)) * cancellation
         certain = error < 0.5
         lower = np.where(certain, value + np.log1p(-np.minimum(error, 0.5)), -np.inf)
         upper = np.minimum(np.where(certain, value + error, larger), 0.0)
-        with np.errstate(divide="ignore"):
-            parity = np.log(-np.expm1(epsilon[negative]))
-        for bound, away in ((lower, -4 * _ULP), (upper, 4 * _ULP)):
-            total = np.logaddexp(parity, epsilon[negative] + bound[negative])
-            bound[negative] = total + away * (1 + np.abs(total))
-        return Interval(lower, lower, np.minimum(upper, 0.0))
+        return Interval(lower, lower, upper)
 
     def _maximum(self, C: Array, mean: float) -> tuple[Array, Array]:
         """Log Pr[max ≥ C] and log Pr[max < C] with one coordinate at `mean` and T−1 at 0."""

@@ -107,9 +107,7 @@ def best_traces(
     width = np.abs(start) / np.sqrt(curvature)
     best: list[Trace | None] = [None] * len(start)
     for bends in zip(_BENDS, _STRAIGHT_FIRST, strict=True):
-        left = [
-            row for row, trace in enumerate(best) if trace is None or trace.score >= _GOOD_SCORE
-        ]
+        left = [row for row, trace in enumerate(best) if trace is None or trace.score >= _GOOD_SCORE]
         for first in range(0, len(left), _TOGETHER):
             rows = np.array(left[first : first + _TOGETHER])
             paths = [

@@ -29,8 +29,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction, Interval, Kind
-from ballsbins.accounting.deterministic import below_zero
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.errors import AccuracyError, InvalidInputError
 
 ORDERS: tuple[float, ...] = (
@@ -169,7 +168,7 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
     return result
 
 
-class RenyiCurve:
+class RenyiCurve(Curve):
     """The upper bound on the curve of `epochs` epochs that Rényi divergences give; the lower one is trivial."""
 
     def __init__(
@@ -182,27 +181,13 @@ class RenyiCurve:
             for direction in (REMOVE, ADD)
         }
 
-    kind: Kind = "upper bound"
+    kind = "upper bound"
+    method = "Rényi"
 
-    @property
-    def method(self) -> str:
-        return "Rényi"
-
-    @property
-    def confidence(self) -> float:
-        return 1.0
-
-    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Log δ at the best order."""
-        epsilon = np.asarray(epsilon, dtype=np.float64)
-        other: Direction = ADD if direction == REMOVE else REMOVE
-        upper = np.where(
-            epsilon >= 0, self._best(np.abs(epsilon), direction), self._best(np.abs(epsilon), other)
-        )
-        upper = below_zero(epsilon, upper, np.zeros(epsilon.size)).upper
-        with np.errstate(divide="ignore"):
-            lower = np.log(np.maximum(-np.expm1(epsilon), 0.0))
-        return Interval(np.minimum(lower, upper), upper, upper)
+        upper = np.minimum(self._best(epsilon, direction) + 8 * U, 0.0)
+        return Interval(np.full(epsilon.shape, -np.inf), upper, upper)
 
     def _best(self, epsilon: Array, direction: Direction) -> Array:
         alpha = self._alpha[:, None]

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ballsbins.accounting.balls_and_bins.laplace import Complex, Flags, Indices, Real
+from ballsbins.accounting.curve import U
 
-EPS = 2.0**-53
 DROP = 42.0  # terms below e⁻⁴² of the largest are left out
 
 
@@ -95,7 +95,7 @@ def slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, 
     """(scale, all Im e^exponent, error of their sum), the last two relative to e^scale."""
     scale = exponent.real.max(axis=1)
     size = np.exp(exponent.real - scale[:, None])
-    rounding = EPS * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :]
+    rounding = U * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :]
     slack = (size * rounding).sum(axis=1)
     slack += 16.0 * size[:, -1]  # what lies beyond the last node falls off at least geometrically
     return scale, size * np.sin(exponent.imag), slack

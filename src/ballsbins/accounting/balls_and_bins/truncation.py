@@ -45,13 +45,12 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.accounting.deterministic import mills_ratio
 from ballsbins.accounting.tradeoff import best_threshold
 
 _SAFETY = 1e-9
 _MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded
-_ULP = 2.0**-52
 _LAST = 699.9  # and 0.1 more is the largest ε of a question
 
 
@@ -74,7 +73,7 @@ def log_binomial_tail(n: int, q: float, B: int) -> float:
     )  # fmt: skip
     odds = q / (1 - q)
     total = _sum(n, k, odds) if n * q * (1 - q) < _MANY else _sum_bound(n, k, odds)
-    return min(0.0, log_b + math.log(total) + _SAFETY + 4 * _ULP * (k - n * q))
+    return min(0.0, log_b + math.log(total) + _SAFETY + 8 * U * (k - n * q))
 
 
 def _sum(n: int, k: int, odds: float) -> float:
@@ -147,18 +146,33 @@ def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: flo
     return high
 
 
-class Truncated:
+class Truncated(Curve):
     """A curve with what truncation may add on its upper side and take from its lower side; both fall in ε."""
 
     def __init__(self, curve: Curve, log_p: float, log_drop: float) -> None:
         """`log_p` as of `log_overflow_probability`, `log_drop` as of `log_drop_probability`."""
         self.curve, self.log_p, self.log_drop = curve, log_p, log_drop
-        self.method, self.kind, self.confidence = curve.method, curve.kind, curve.confidence
+        self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
+        self.pointwise, self.fallback = curve.pointwise, curve.fallback
         self._turns: dict[Direction, float] = {}
 
     @property
     def scale(self) -> float:
-        return float(getattr(self.curve, "scale", 1.0))
+        """That of the curve."""
+        return self.curve.scale
+
+    @property
+    def untruncated(self) -> Curve:
+        """The curve without truncation."""
+        return self.curve
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array | None:
+        """That of the curve: truncation changes little."""
+        return self.curve.sketch(epsilon, direction)
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """As `log_delta`."""
+        return self.with_penalty(epsilon, direction)[0]
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε) of the truncated batches."""
@@ -179,11 +193,11 @@ class Truncated:
             value = np.where(late, value_there, value)
             upper = np.where(late, upper_there, np.maximum(upper, upper_there))
         lower = np.minimum(self._lower(epsilon, plain.lower, direction), upper)
-        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + 16 * _ULP * (1 + np.abs(upper))
+        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + 32 * U * (1 + np.abs(upper))
         penalty = np.exp(np.minimum(self._log_penalty(epsilon), upper + np.log(added)))
         return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
 
-    def share(self, epsilon: Array, log_delta: Array) -> Array:
+    def penalty_share(self, epsilon: Array, log_delta: Array) -> Array:
         """(1 + e^ε)·p, the part of δ that truncation takes at an ε found for it; all of δ where no ε was."""
         if self.log_p == -math.inf:
             return np.zeros(epsilon.shape)
@@ -202,7 +216,7 @@ class Truncated:
 
         A Monte Carlo curve whose confidence is that of one answer is asked for no other ε, and has the sum itself.
         """
-        if getattr(self.curve, "pointwise", False) or self.log_p >= 0.0:  # with p = 1 the bound is 1
+        if self.pointwise or self.log_p >= 0.0:  # with p = 1 the bound is 1
             return math.inf
         if direction not in self._turns:
             near = min(most, _LAST) + np.array([0.0, 0.1])
@@ -215,7 +229,7 @@ class Truncated:
     def _lower(self, epsilon: Array, plain: Array, direction: Direction) -> Array:
         cost = self.log_drop + (0.0 if direction == REMOVE else epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = cost - plain + 8 * _ULP * (1 + np.abs(cost) + np.abs(plain))
+            share = cost - plain + 16 * U * (1 + np.abs(cost) + np.abs(plain))
             kept = np.where(share < 0.0, plain + np.log(-np.expm1(np.minimum(share, 0.0))), -np.inf)
-            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - 4 * _ULP, -np.inf)  # δ ≥ 1 − e^ε
+            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - 8 * U, -np.inf)  # δ ≥ 1 − e^ε
         return np.maximum(kept, floor)

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import _check
-from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Direction, Interval, Kind
+from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Curve, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
 from ballsbins.accounting.monte_carlo.combined import Combined
 from ballsbins.accounting.monte_carlo.epochs import Epochs
@@ -133,7 +133,7 @@ class MonteCarlo:
         return MonteCarloCurve(self, sigma, steps, epochs - 1, ((taken, sigma),))
 
 
-class MonteCarloCurve:
+class MonteCarloCurve(Curve):
     """δ(ε) with confidence."""
 
     def __init__(
@@ -148,19 +148,15 @@ class MonteCarloCurve:
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
         self.unfinished = unfinished
         self.confidence = min(1.0 - settings.error_probability, math.nextafter(1.0, 0.0))  # never certain
+        self.pointwise = settings.epsilons is None
         self.outcomes: dict[Job, Outcome] = {}
         self._grid: dict[Direction, Interval] = {}
         self._state = None if settings.state is None else StateFile(settings.state)
 
-    @property
-    def pointwise(self) -> bool:
-        """Whether each answer alone has the confidence stated, and not all together."""
-        return self.settings.epsilons is None
-
-    kind: Kind = "sampled"
+    kind = "sampled"
 
     @property
-    def method(self) -> str:
+    def method(self) -> str:  # type: ignore[override]
         """In words, with what was really drawn."""
         drawn = [outcome.tally.count for outcome in self.outcomes.values()]
         few = min(drawn, default=self.settings.samples)
@@ -168,8 +164,12 @@ class MonteCarloCurve:
         kind, seed = self.settings.sampler, self.settings.seed
         return f"Monte Carlo ({kind}), {few:,}{stopped} samples a direction, seed {seed}"
 
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """As `log_delta`."""
+        return self.log_delta(epsilon, direction)
+
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Confidence bounds on log δ(ε)."""
+        """Confidence bounds on log δ(ε): of any sign, samples of one direction serve both."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         beta = self.settings.error_probability / 4.0
         if self.settings.epsilons is None:

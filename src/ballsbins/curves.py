@@ -1,0 +1,216 @@
+"""Which privacy curve belongs to which sampler: the table is the only place where a sampler meets its accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ballsbins.accounting.balls_and_bins.exact import ExactCurve
+from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
+from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve
+from ballsbins.accounting.balls_and_bins.truncation import (
+    Truncated,
+    log_drop_probability,
+    log_overflow_probability,
+)
+from ballsbins.accounting.between import Between, OrBounds, below_epochs
+from ballsbins.accounting.composition import ComposedCurve
+from ballsbins.accounting.curve import Curve
+from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.diluted import Diluted
+from ballsbins.accounting.moments import CurveMoments, Moments
+from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
+from ballsbins.accounting.poisson_moments import StepMoments
+from ballsbins.accounting.product import ProductCurve
+from ballsbins.accounting.shuffle import ShuffleCurve
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
+_MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
+METHODS = ("auto", "renyi", "lower-bound")
+
+
+class Method(Protocol):
+    """A method of accounting as an object, such as `ballsbins.accounting.monte_carlo.MonteCarlo`."""
+
+    def curve(self, mechanism: Mechanism) -> Curve:
+        """The privacy curve of a mechanism, truncation left aside."""
+        ...
+
+
+class SingleRuns:
+    """Curves and moments of single runs, kept for mechanisms that differ only in how often these are run."""
+
+    def __init__(self) -> None:
+        self._curves: dict[tuple[tuple[int, float], int], ExactCurve] = {}
+        self._moments: dict[tuple[bool, tuple[int, float], int], Moments] = {}
+
+    def curve(self, bins: tuple[int, float], steps: int) -> ExactCurve:
+        """One epoch of that many steps, or some first ones of it: number of bins visited, noise multiplier."""
+        if (bins, steps) not in self._curves:
+            self._curves[bins, steps] = ExactCurve((bins,), steps)
+        return self._curves[bins, steps]
+
+    def moments(self, bins: tuple[int, float], steps: int, *, sketch: bool) -> Moments:
+        """The moments of that, or a sketch of them; one step of T is a step of Poisson sampling."""
+        if (sketch, bins, steps) not in self._moments:
+            if bins[0] == 1:
+                made: Moments = StepMoments(bins[1], steps)
+            else:
+                curve = self.curve(bins, steps)
+                made = CurveMoments(curve, curve.sketch if sketch else curve.rough)
+            self._moments[sketch, bins, steps] = made
+        return self._moments[sketch, bins, steps]
+
+
+def curve_of(mechanism: Mechanism, method: str | Method = "auto", singles: SingleRuns | None = None) -> Curve:
+    """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated.
+
+    "auto" is the best method for the sampler. For balls-and-bins there are also "renyi" (an upper bound, for
+    comparison) and "lower-bound" (the paper's S_C bound), and any object with a method `curve`. Mechanisms that are
+    given the same `singles` share what they have in common.
+    """
+    if not isinstance(method, str):
+        curve = method.curve(mechanism)
+    elif method == "auto":
+        curve = _CURVES[type(mechanism.sampler)](mechanism, singles or SingleRuns())
+    else:
+        curve = _other_method(mechanism, method)
+    log_p = log_penalty(mechanism)
+    return curve if log_p is None else Truncated(curve, log_p, _of_overflow(log_drop_probability, mechanism))
+
+
+def _other_method(mechanism: Mechanism, method: str) -> Curve:
+    if method not in METHODS:
+        raise InvalidInputError(
+            "method", method, f"one of {', '.join(METHODS)}", "Leave it out for the best one."
+        )
+    sampler = mechanism.sampler
+    if not isinstance(sampler, BallsAndBins) or not mechanism.finished:
+        raise InvalidInputError(
+            "method",
+            method,
+            '"auto" for this mechanism',
+            "Other methods are for whole epochs of balls-and-bins.",
+        )
+    sigma, epochs = mechanism.independent_epochs
+    if method == "renyi":
+        return RenyiCurve(sigma, sampler.steps, epochs)
+    method = "lower bound S_C; upper bound of deterministic batches"
+    below = below_epochs(BallsAndBinsLowerBound(sigma, sampler.steps), sigma, epochs)
+    return Between(below, GaussianCurve(sigma, epochs), method)
+
+
+def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
+    """Curves of independent parts of the run with how often each is run, truncation left aside."""
+    return _CURVES[type(mechanism.sampler)](mechanism, SingleRuns()).parts
+
+
+def log_penalty(mechanism: Mechanism) -> float | None:
+    """Logarithm of p, the bound on the probability that any batch is truncated; None if none ever is.
+
+    Fixed bins are drawn once, so a batch that fits in one epoch fits in all.
+    """
+    if mechanism.sampler.max_batch_size is None:
+        return None
+    return _of_overflow(log_overflow_probability, mechanism)
+
+
+def _of_overflow(log_probability: Callable[[int, int, int, int], float], mechanism: Mechanism) -> float:
+    sampler = mechanism.sampler
+    assert sampler.num_examples is not None  # the sampler sees to that
+    assert sampler.max_batch_size is not None
+    return log_probability(
+        sampler.num_examples, sampler.steps, sampler.max_batch_size, mechanism.batches_drawn
+    )
+
+
+def _balls_and_bins(mechanism: Mechanism, singles: SingleRuns) -> Curve:
+    sigma, steps, epochs = mechanism.noise_multiplier, mechanism.sampler.steps, mechanism.epochs
+    if steps == 1:
+        return GaussianCurve(sigma, epochs)
+    if mechanism.sampler.draws_once or epochs == 1:
+        return _one_epoch(mechanism.noise_of_bins, steps)
+    whole, rest = mechanism.finished_epochs, mechanism.last_epoch_steps or 0
+    one: Curve = BallsAndBinsLowerBound(sigma, steps)
+    if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
+        # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
+        return Between(below_epochs(one, sigma, whole), GaussianCurve(sigma, epochs))
+    runs = [((steps, sigma), whole)] + [((rest, sigma), 1)] * (rest > 0)
+
+    def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
+        return [(singles.moments(bins, steps, sketch=sketch), count) for bins, count in runs]
+
+    bracket = ComposedCurve([(singles.curve(bins, steps), count) for bins, count in runs])
+    exact = ProductCurve(moments, bracket)
+    return OrBounds(exact, Between([one], GaussianCurve(sigma, epochs)))
+
+
+def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
+    sigmas = [sigma for _, sigma in kinds]
+    if min(sigmas) < LEAST_SIGMA or max(sigmas) > LARGEST_SIGMA:
+        return _one_epoch_between(kinds, steps)
+    exact = ExactCurve(kinds, steps)
+    if max(sigmas) <= _MUCH_NOISE:
+        return exact
+    return OrBounds(exact, _one_epoch_between(kinds, steps), deep=-800.0)
+
+
+def _one_epoch_between(kinds: tuple[tuple[int, float], ...], steps: int) -> Between:
+    """What holds without the exact method: δ_B ≤ δ_D with the least noise, and the paper's S_C bound from below.
+
+    S_C holds for the bins of one kind, the others not looked at, and for all of them with the most noise of any.
+    """
+    below: list[Curve] = [_diluted(BallsAndBinsLowerBound(sigma, bins), bins, steps) for bins, sigma in kinds]
+    visited, sigmas = sum(bins for bins, _ in kinds), [sigma for _, sigma in kinds]
+    if len(kinds) > 1:
+        below.append(_diluted(BallsAndBinsLowerBound(max(sigmas), visited), visited, steps))
+    return Between(below, _diluted(GaussianCurve(min(sigmas)), visited, steps))
+
+
+def _diluted(curve: Curve, visited: int, steps: int) -> Curve:
+    return curve if visited == steps else Diluted(curve, visited, steps)
+
+
+def _deterministic(mechanism: Mechanism, singles: SingleRuns) -> Curve:
+    # An unfinished epoch has visited the first examples as often as a finished one, and they are the worst case.
+    return GaussianCurve(mechanism.noise_multiplier, mechanism.epochs)
+
+
+def _poisson(mechanism: Mechanism, singles: SingleRuns) -> Curve:
+    sigma, steps = mechanism.noise_multiplier, mechanism.sampler.steps
+    # one step is below the truth, the example in every batch above it
+    bounds = Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
+    if sigma < LEAST_SIGMA:
+        return bounds
+    taken = mechanism.total_steps
+    if steps == 1:
+        return GaussianCurve(sigma, taken)
+    if taken == 1:
+        return PoissonStepCurve(sigma, steps)
+
+    def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
+        return [(singles.moments((1, sigma), steps, sketch=sketch), taken)]
+
+    exact = ProductCurve(moments, PoissonCurve(sigma, steps, taken))
+    return OrBounds(exact, bounds)
+
+
+def _shuffle(mechanism: Mechanism, singles: SingleRuns) -> Curve:
+    return ShuffleCurve(
+        mechanism.noise_multiplier,
+        mechanism.sampler.steps,
+        mechanism.epochs,
+        mechanism.finished_epochs,
+        _balls_and_bins(mechanism.under(BallsAndBins), singles),
+    )
+
+
+_CURVES: dict[type[Sampler], Callable[[Mechanism, SingleRuns], Curve]] = {
+    BallsAndBins: _balls_and_bins,
+    Deterministic: _deterministic,
+    Poisson: _poisson,
+    Shuffle: _shuffle,
+}
