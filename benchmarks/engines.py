@@ -64,7 +64,9 @@ def engine(source, target):
     from ballsbins.batch_files.inputs import open_inputs
     from ballsbins.batch_files.sort import Memory
 
-    made = plan_build(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY))
+    made = plan_build(
+        open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY)
+    )
     return build(made, target, Key.from_seed(1)).num_examples
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, Mechanism, new_key
-from ballsbins.report.words import up
+from ballsbins.report.numbers import up
 from ballsbins.training.torch import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")

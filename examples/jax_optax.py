@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 from ballsbins import BallsAndBins, calibrate, new_key
-from ballsbins.report.words import up
+from ballsbins.report.numbers import up
 from ballsbins.training.jax_privacy import execution_plan
 
 rng = np.random.default_rng(0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ballsbins import AccuracyError
-from ballsbins.comparison import crossover, four
+from ballsbins import AccuracyError, BallsAndBins, Mechanism
+from ballsbins.comparison import at_equal_noise, crossover
 from ballsbins.plots.style import new_axes
 from ballsbins.reproduce import claim, draw, write
 
@@ -24,7 +24,7 @@ GRIDS = {
 
 def at(sigma, steps):
     """What is proved at one point."""
-    mechanisms = four(sigma, steps)
+    mechanisms = at_equal_noise(Mechanism(BallsAndBins(steps), sigma))
     bins, poisson = mechanisms["balls-and-bins"], mechanisms["Poisson"]
     point = {"noise_multiplier": sigma, "steps": steps}
     try:

@@ -14,9 +14,9 @@ import time
 import numpy as np
 from rich.table import Table
 
-from ballsbins import MonteCarlo
+from ballsbins import BallsAndBins, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo import PAPER_ORDERS
-from ballsbins.comparison import crossover, four
+from ballsbins.comparison import at_equal_noise, crossover
 from ballsbins.plots.style import look, new_panels
 from ballsbins.reproduce import claim, draw, workers, write
 
@@ -48,7 +48,7 @@ def panel(setting, scale):
     data, n, b, steps, _, sigma, largest = setting
     assert -(-n // b) == steps  # T = ⌈n/b⌉, as the paper has it
     epsilon = np.linspace(0.0, largest, POINTS[scale])
-    mechanisms = four(sigma, steps)
+    mechanisms = at_equal_noise(Mechanism(BallsAndBins(steps), sigma))
     curves = {}
     for name, mechanism in mechanisms.items():
         begun = time.process_time()

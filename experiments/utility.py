@@ -44,10 +44,10 @@ from ballsbins import (
     UnreachableTargetError,
 )
 from ballsbins.calibration import limited
-from ballsbins.cli.render import up
 from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
 from ballsbins.data.dataset import Dataset
 from ballsbins.plots.style import look, new_panels
+from ballsbins.report.numbers import up
 from ballsbins.reproduce import claim, draw, write
 from ballsbins.training.jax.trainer import DivergedError, InMemory, train
 from ballsbins.training.sweep import SweepLog

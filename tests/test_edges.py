@@ -12,7 +12,7 @@ from ballsbins import BallsAndBins, Mechanism, Shuffle
 from ballsbins.accounting.curve import DIRECTIONS
 from ballsbins.accounting.deterministic import GaussianCurve
 from ballsbins.accounting.poisson import PoissonStepCurve
-from ballsbins.comparison import crossover, four
+from ballsbins.comparison import at_equal_noise, crossover
 from ballsbins.errors import AccuracyError
 
 
@@ -92,7 +92,7 @@ def test_much_noise_and_a_large_epsilon_is_a_question():
 @pytest.mark.parametrize(("sigma", "steps"), [(1e-9, 10), (1e-3, 2), (1e6, 10), (2e4, 3)])
 def test_samplers_are_compared_at_any_noise_without_a_warning(sigma, steps):
     """Warnings of NumPy are errors in the tests."""
-    mechanisms = four(sigma, steps)
+    mechanisms = at_equal_noise(Mechanism(BallsAndBins(steps), sigma))
     for mechanism in mechanisms.values():
         assert mechanism.epsilon(1e-6).lower <= mechanism.epsilon(1e-6).upper
     found = crossover(mechanisms["balls-and-bins"], mechanisms["deterministic"])

@@ -90,7 +90,7 @@ def test_a_false_claim_ends_the_command_with_1(tmp_path, monkeypatch):
     def run(scale, out, console):
         reproduce.claim(console, "two is one", holds=scale != "small")
 
-    monkeypatch.setattr("ballsbins.cli.reproduce.load", lambda name: run)
+    monkeypatch.setattr("ballsbins.cli.experiments.load", lambda name: run)
     assert CliRunner().invoke(app, ["reproduce", "x", "--out", str(tmp_path)]).exit_code == 0
     done = CliRunner().invoke(app, ["reproduce", "x", "--small", "--out", str(tmp_path)])
     assert done.exit_code == 1

@@ -18,11 +18,16 @@ Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """lower ≤ truth ≤ upper, and a best `value` in between: numbers, or arrays of one shape.
+    """An answer of the accountant: lower ≤ truth ≤ upper, and a best `value` in between.
+
+    The numbers are floats if the question was one number, and arrays of the question's shape otherwise.
 
     Attributes:
-        quantity: what the numbers are.
-        lower, value, upper: the numbers.
+        quantity: what the numbers are: "epsilon", "delta", "log_delta" (natural logarithm) or "true_positive_rate".
+        lower: what the truth is at least. Its numerical error is included.
+        value: the best single number; the upper one where no better is known.
+        upper: what the truth is at most, its numerical error included; ∞ where no upper bound is known. This is the
+            number to report.
         kind: what the answer is: a "closed form", "exact", a "bracket" (composed by polygons and FFT), "sampled",
             "bounds" (lower and upper differ by more than 0.5 % of ε, or of log δ: no more is known than the two) or
             an "upper bound". The kind of an array is that of its weakest point.
@@ -34,6 +39,14 @@ class Bound:
         directions: the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound
             itself is the larger of the two.
         mechanism: what was asked about, as of `Mechanism.to_dict`.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> bound = Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.35).epsilon(delta=1e-6)
+        >>> bound.kind, round(bound.upper, 6)
+        ('exact', 10.168696)
+        >>> bound.lower <= bound.value <= bound.upper
+        True
     """
 
     quantity: Quantity
@@ -54,7 +67,11 @@ class Bound:
             return 0.5 * (self.upper - self.lower)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the same for the same question, on every run."""
+        """The answer as plain data for JSON, the same for the same question on every run.
+
+        Returns:
+            The fields as floats (nested lists of them for arrays) and texts; infinities as "inf", which JSON lacks.
+        """
         plain: dict[str, Any] = {
             "quantity": self.quantity,
             "lower": _plain(self.lower),

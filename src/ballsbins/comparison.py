@@ -1,27 +1,46 @@
-"""The four samplers at equal noise, and where balls-and-bins stops being the better of two."""
+"""A run beside the same run under other samplers: where one becomes the better, and what a Poisson claim is worth."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
+from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+from ballsbins.samplers import SAMPLERS, BallsAndBins, Deterministic, Poisson, Shuffle
 
 
-def four(noise_multiplier: float, steps: int, epochs: int = 1) -> dict[str, Mechanism]:
-    """The mechanisms of the paper's comparison, by the name of their sampler."""
-    samplers = {
-        "balls-and-bins": BallsAndBins(steps),
-        "Poisson": Poisson(steps),
-        "shuffle": Shuffle(steps),
-        "deterministic": Deterministic(steps),
-    }
-    return {name: Mechanism(sampler, noise_multiplier, epochs) for name, sampler in samplers.items()}
+def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str, Mechanism]:
+    """The same run under every sampler, by the sampler's name.
+
+    Args:
+        mechanism: the run; it stands first in the answer, as it is.
+        truncated: whether the others truncate their batches as `mechanism` does, where their sizes vary.
+
+    Returns:
+        The run itself and, with the same noise, steps and epochs, the run under each sampler of the paper's
+        comparison whose name differs.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.comparison import at_equal_noise
+        >>> list(at_equal_noise(Mechanism(BallsAndBins(1000), noise_multiplier=0.5)))
+        ['balls-and-bins', 'Poisson', 'shuffle', 'deterministic']
+    """
+    own = mechanism.sampler
+    runs = {own.name: mechanism}
+    for kind in SAMPLERS:
+        other = kind(own.steps)
+        if truncated and other.random_sizes and own.max_batch_size is not None:
+            assert own.num_examples is not None  # the sampler sees to that
+            other = other.truncated_to(own.max_batch_size, own.num_examples)
+        runs.setdefault(other.name, mechanism.under(other))
+    return runs
 
 
 @dataclass(frozen=True)
@@ -37,9 +56,26 @@ class Crossover:
 
 
 def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -> Crossover:
-    """Where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides.
+    """Find where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides.
 
-    It is looked for up to the ε at which δ of `first` has come down to `least_delta`.
+    Args:
+        first: the run whose δ is the larger one at small ε.
+        second: the run to compare it with.
+        least_delta: the search ends at the ε at which δ of `first` has come down to this, a probability in (0, 1).
+
+    Returns:
+        The ends of a short interval of ε that has the crossover; an end is None where it is not proved.
+
+    Raises:
+        AccuracyError: δ of one of the two cannot be computed with a known error.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.comparison import at_equal_noise, crossover
+        >>> runs = at_equal_noise(Mechanism(BallsAndBins(1000), noise_multiplier=0.5))
+        >>> found = crossover(runs["balls-and-bins"], runs["Poisson"])
+        >>> 0 < found.left < found.right < 1
+        True
     """
     known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
     largest = min(max(known, 1e-9), LARGEST_EPSILON)  # it may be 0 or ∞
@@ -77,3 +113,69 @@ def _bounds(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
         found = curve.log_delta(epsilon, direction)
         lower, upper = np.maximum(lower, found.lower), np.maximum(upper, found.upper)
     return lower, upper
+
+
+@dataclass(frozen=True)
+class PoissonClaim:
+    """The ε of a run that was accounted for as Poisson sampling, by how its batches may really have been drawn."""
+
+    run: Mechanism
+    delta: float
+    poisson: Bound
+    shuffle: Bound
+    deterministic: Bound
+    balls_and_bins: Bound
+
+    @property
+    def false_if_shuffled(self) -> bool:
+        """Whether it is proved that shuffled batches have a larger ε than Poisson accounting claims at most."""
+        return float(self.shuffle.lower) > float(self.poisson.upper)
+
+    @property
+    def factor(self) -> float:
+        """How many times the claim the ε of shuffled batches is, at least; infinitely many where 0 is claimed."""
+        claim = float(self.poisson.upper)
+        return float(self.shuffle.lower) / claim if claim > 0 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "run": {
+                "noise_multiplier": self.run.noise_multiplier,
+                "steps": self.run.sampler.steps,
+                "epochs": self.run.epochs,
+                "last_epoch_steps": self.run.last_epoch_steps,
+            },
+            "delta": self.delta,
+            "epsilon": {
+                "poisson": self.poisson.to_dict(),
+                "shuffle": self.shuffle.to_dict(),
+                "deterministic": self.deterministic.to_dict(),
+                "balls_and_bins": self.balls_and_bins.to_dict(),
+            },
+            "report_is_false_if_shuffled": self.false_if_shuffled,
+        }
+
+
+def poisson_claim(run: Mechanism, delta: float) -> PoissonClaim:
+    """Account for a run that was reported as Poisson sampling, under each way its batches may have been drawn.
+
+    Args:
+        run: what was run, under any sampler of the right number of steps.
+        delta: δ of the claim, a probability in (0, 1).
+
+    Returns:
+        ε at `delta` for Poisson sampling (the claim), shuffled, deterministic and balls-and-bins batches.
+
+    Raises:
+        InvalidInputError: `delta` is not in (0, 1).
+
+    Example:
+        >>> from ballsbins import Mechanism, Poisson
+        >>> from ballsbins.comparison import poisson_claim
+        >>> claim = poisson_claim(Mechanism(Poisson(steps=10_000), noise_multiplier=0.5), delta=1e-6)
+        >>> claim.false_if_shuffled, round(claim.factor, 1)
+        (True, 5.6)
+    """
+    kinds = (Poisson, Shuffle, Deterministic, BallsAndBins)
+    return PoissonClaim(run, delta, *(run.under(kind).epsilon(delta) for kind in kinds))

@@ -100,7 +100,7 @@ def test_dry_run_writes_nothing_and_needs_no_key(folder, tmp_path):
     text = answer(*arguments)
     for word in (
         "20,000 rows of 4 columns",
-        "40 an epoch",
+        "40 per epoch",
         "1 GB",
         "free disk needed",
         "time",

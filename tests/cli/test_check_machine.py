@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from ballsbins.cli import app, check_machine
+from ballsbins.cli import app, prepare
 from ballsbins.noise import draw as known_answers
 from ballsbins.training.machine_check import MachineCheck
 
@@ -30,8 +30,8 @@ def test_this_machine_passes():
 
 
 def test_every_failure_ends_with_exit_code_1_and_its_name(monkeypatch):
-    monkeypatch.setattr(check_machine, "_jax", lambda: GOOD)
-    monkeypatch.setattr(check_machine, "_torch", lambda: None)
+    monkeypatch.setattr(prepare, "_jax", lambda: GOOD)
+    monkeypatch.setattr(prepare, "_torch", lambda: None)
     monkeypatch.setattr(known_answers, "right", lambda executor: True)
     assert "Floating point is covered on this machine" in invoke().stdout
     for wrong, words in (
@@ -40,12 +40,12 @@ def test_every_failure_ends_with_exit_code_1_and_its_name(monkeypatch):
         (MachineCheck("cpu", row_local=True, reproducible=True, precise=False), "within their error bound"),
         (MachineCheck("gpu (card)", row_local=True, reproducible=True), "is a processor that was tested"),
     ):
-        monkeypatch.setattr(check_machine, "_jax", lambda wrong=wrong: wrong)
+        monkeypatch.setattr(prepare, "_jax", lambda wrong=wrong: wrong)
         done = invoke()
         assert done.exit_code == 1
         assert words in " ".join(done.stderr.split())
         assert "NO" in done.stdout
-    monkeypatch.setattr(check_machine, "_jax", lambda: GOOD)
+    monkeypatch.setattr(prepare, "_jax", lambda: GOOD)
     monkeypatch.setattr(known_answers, "right", lambda executor: executor != "numpy")
     done = invoke()
     assert done.exit_code == 1

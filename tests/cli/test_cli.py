@@ -62,7 +62,7 @@ def test_printed_bounds_are_rounded_against_ourselves():
 
 def test_steps_are_derived_and_shown():
     text = answer("epsilon", "-s", 0.7, "-n", 1001, "-b", 100, "-d", 1e-5)
-    assert "11 steps an epoch" in text
+    assert "11 steps per epoch" in text
     data = json.loads(answer("epsilon", "-s", 0.7, "-n", 1001, "-b", 100, "-d", 1e-5, "--json"))
     assert data["mechanism"]["sampler"]["steps"] == 11
 

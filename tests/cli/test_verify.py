@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ballsbins.bound import Bound
-from ballsbins.cli import app, monte_carlo, verify
+from ballsbins.cli import app, verify
 
 # two settings of benchmarks/verify.py, at the ε where `remove` has δ = 10⁻⁶
 SETTINGS = [["-s", "0.1", "-T", "1000", "-e", "89.8"], ["-s", "10", "-T", "1000000", "-e", "0.0001944"]]
@@ -21,7 +21,7 @@ def command(*words):
 
 def wrong_by(monkeypatch, factor):
     """The exact answers times a factor."""
-    right = monte_carlo.deltas
+    right = verify.deltas
 
     def scaled(bound):
         parts = {name: scaled(part) for name, part in bound.directions.items()}
@@ -32,7 +32,7 @@ def wrong_by(monkeypatch, factor):
         found = right(mechanism, epsilon, method)
         return [scaled(bound) for bound in found] if method == "auto" else found
 
-    monkeypatch.setattr(monte_carlo, "deltas", wrong)
+    monkeypatch.setattr(verify, "deltas", wrong)
 
 
 @pytest.mark.parametrize("words", SETTINGS)

@@ -10,9 +10,9 @@ import pytest
 
 from ballsbins import plots
 from ballsbins.bound import Bound
-from ballsbins.plots.labels import Line, label_lines
+from ballsbins.plots.lines import Line, label_lines
+from ballsbins.plots.pictures import _backward, _forward
 from ballsbins.plots.style import LOOKS, look, new_axes, number_axis
-from ballsbins.plots.utility import _backward, _forward
 
 GRID = np.linspace(0.0, 12.0, 50)
 

@@ -8,8 +8,7 @@ import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, MonteCarlo, Poisson, Shuffle
 from ballsbins.report import Card
-from ballsbins.report.check import check
-from ballsbins.report.second import second_opinion
+from ballsbins.report.check import check, second_opinion
 
 DELTA = 1e-5
 METHOD = MonteCarlo(samples=4000, error_probability=1e-6, seed=1)  # a true claim is refuted once in 10⁶ seeds

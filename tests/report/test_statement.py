@@ -20,8 +20,8 @@ from ballsbins import (
     Shuffle,
 )
 from ballsbins.report import Card, FloatingPoint
-from ballsbins.report.elsewhere import replace_one, under_others
-from ballsbins.report.words import down, length_of, stated, up
+from ballsbins.report.numbers import down, length_of, stated, up
+from ballsbins.report.statement_facts import replace_one, under_others
 from ballsbins.samplers import Key
 
 DELTA = 1e-5

@@ -205,10 +205,10 @@ def test_a_file_of_batches_that_changed_is_noticed(place, built, tmp_path, monke
 
 
 def test_the_bar_shows_steps_speed_and_a_loss_that_is_not_private(data, plan):
-    from ballsbins.cli.train import bar
+    from ballsbins.cli.progress import training_bar
 
     screen = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with bar(screen, "a title") as show:
+    with training_bar(screen, "a title") as show:
         train(data, plan, key=1, progress=show)
         time.sleep(0.3)  # until it is drawn
     shown = screen.file.getvalue()
@@ -217,7 +217,7 @@ def test_the_bar_shows_steps_speed_and_a_loss_that_is_not_private(data, plan):
 
 
 def test_the_first_interrupt_stops_after_the_step_at_hand(place):
-    from ballsbins.cli.train import stopping
+    from ballsbins.cli.progress import stopping
 
     with stopping() as asked:
         assert not asked()

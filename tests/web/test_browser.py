@@ -9,8 +9,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 
 from ballsbins import BallsAndBins, Mechanism, Poisson, calibrate
-from ballsbins.report.words import up
-from ballsbins.web.compose import of_mechanism
+from ballsbins.report.numbers import up
+from ballsbins.web.page import page_of_mechanism
 from ballsbins.web.question import DEFAULTS
 
 from .conftest import serving
@@ -208,7 +208,7 @@ def test_the_exported_file_opens_from_disk_and_asks_nobody(server, browse, tmp_p
 def test_a_page_without_protection_and_on_paper(browse, tmp_path):
     """Where there is no ε to draw up to, the axis is still one that can be read; on paper, text is dark."""
     file = tmp_path / "page.html"
-    file.write_text(of_mechanism(Mechanism(BallsAndBins(100), 0.01), 1e-6, "No noise", alone=True))
+    file.write_text(page_of_mechanism(Mechanism(BallsAndBins(100), 0.01), 1e-6, "No noise", alone=True))
     page = browse(file.as_uri(), scheme="dark", ready="[data-ready=yes]")
     assert page.evaluate("chart.range") == [0, 60]
     light = "parseInt(getComputedStyle(document.body).color.match(/\\d+/)[0])"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.cli import app
 from ballsbins.report import Card
-from ballsbins.report.words import up
+from ballsbins.report.numbers import up
 from ballsbins.web.answers import points_of, row_of
 
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from ballsbins import BallsAndBins, Mechanism, calibrate
-from ballsbins.report.words import up
+from ballsbins.report.numbers import up
 
 from .conftest import BALLSBINS, QUIET, serving
 

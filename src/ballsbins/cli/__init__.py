@@ -7,23 +7,7 @@ import sys
 import typer
 
 from ballsbins import __version__
-from ballsbins.cli import (
-    audit,
-    audit_run,
-    build,
-    check_machine,
-    compare,
-    data,
-    demo,
-    keys,
-    plot,
-    privacy,
-    report,
-    reproduce,
-    train,
-    verify,
-    web,
-)
+from ballsbins.cli import build, compare, experiments, plot, prepare, privacy, report, train, verify, web
 from ballsbins.errors import BallsBinsError
 
 app = typer.Typer(
@@ -35,11 +19,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Privacy of a run": (privacy, compare, plot, verify),
-    "What to publish, and whether to believe it": (report, audit, audit_run),
-    "Training": (train, data, keys, check_machine),
+    "Privacy of a run": (privacy, compare, plot),
+    "What to publish, and whether to believe it": (report, verify),
+    "Training": (train, prepare),
     "Batches for data that does not fit": (build,),
-    "Pages and experiments": (web, reproduce, demo),
+    "Pages and experiments": (web, experiments),
 }
 for _title, _modules in PANELS.items():
     _before = len(app.registered_commands), len(app.registered_groups)

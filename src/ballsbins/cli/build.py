@@ -1,19 +1,18 @@
-"""`ballsbins build`: files in batch order, for data that does not fit in memory."""
+"""`ballsbins build | assign`: batches of data that does not fit in memory, as files or as who goes where."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from ballsbins.cli import engine_options as shared
-from ballsbins.cli import options, render
-from ballsbins.cli.assign import assign
-from ballsbins.cli.engine_progress import log, progress, show_plan
-from ballsbins.cli.keys import KeyFileOption, key_from
+from ballsbins.cli import output
+from ballsbins.cli.build_options import Epochs, InputsArgument, Table, Work, show_plan
+from ballsbins.cli.options import DATA, RUN, KeyFileOption, Without, key_from, refuse_others, with_groups
+from ballsbins.cli.progress import build_bar, log
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 
@@ -24,22 +23,18 @@ def register(app: typer.Typer) -> None:
     app.command("assign")(assign)
 
 
+@with_groups
 def build(
     context: typer.Context,
-    inputs: shared.InputsArgument = None,
+    drawn: Annotated[Epochs, Without("examples")],
+    table: Table,
+    work: Work,
+    inputs: InputsArgument = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory of the batch files.")] = None,
-    steps: options.StepsOption = None,
-    batch_size: options.BatchSizeOption = None,
-    epochs: options.EpochsOption = 1,
-    epoch: shared.EpochOption = None,
-    run: shared.RunOption = None,
-    sampler: options.SamplerOption = options.SamplerName.BALLS_AND_BINS,
-    fixed_bins: options.FixedBinsOption = False,
-    max_batch_size: shared.MaxBatchSizeOption = None,
     pad: Annotated[
         bool,
         typer.Option(
-            "--pad", help="Fill all batches with rows of weight 0 to one size.", rich_help_panel=shared.RUN
+            "--pad", help="Fill all batches with rows of weight 0 to one size.", rich_help_panel=RUN
         ),
     ] = False,
     noise_multiplier: Annotated[
@@ -48,29 +43,20 @@ def build(
             "--noise-multiplier",
             "-s",
             help="σ, to be recorded, if already decided.",
-            rich_help_panel=shared.RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
     examples: Annotated[
         int | None,
-        typer.Option("--examples", "-n", help="Rows that there must be.", rich_help_panel=shared.DATA),
+        typer.Option("--examples", "-n", help="Rows that there must be.", rich_help_panel=DATA),
     ] = None,
-    identity: shared.IdentityOption = None,
-    no_header: shared.NoHeaderOption = False,
-    column_type: shared.TypeOption = None,
     key_file: KeyFileOption = None,
-    memory: shared.MemoryOption = "1GB",
-    compression: shared.CompressionOption = "snappy",
-    engine: shared.EngineOption = shared.EngineName.EMBEDDED,
-    master: shared.MasterOption = None,
     remove: Annotated[
         list[int] | None,
         typer.Option(
             "--remove", metavar="EPOCH", help="Remove an epoch after training, and do nothing else."
         ),
     ] = None,
-    dry_run: shared.DryRunOption = False,
-    json_log: shared.JsonLogOption = False,
 ) -> None:
     """Write a table of any size as files in batch order, which a trainer reads front to back.
 
@@ -86,45 +72,42 @@ def build(
     if out is None:
         raise InvalidInputError("--out", None, "given", "Name the directory of the batch files.")
     if remove:
-        _refuse_beside_remove(context)
-        return _remove(out, remove, json_log=json_log)
-    shared.check_master(engine, master)
-    wanted = shared.epochs_from(epochs, epoch)
+        advice = "Removing needs --out alone, and is done at once."
+        refuse_others(context, "out", "remove", "json_log", beside="--remove", advice=advice)
+        return _remove(out, remove, json_log=work.json_log)
+    work.check_master()
+    wanted, epochs = drawn.numbers(), drawn.epochs
     if noise_multiplier is not None and wanted[-1] >= epochs:
         advice = "--noise-multiplier records the mechanism: state all the epochs it has with --epochs."
         raise InvalidInputError("--epoch", wanted[-1], f"below --epochs, {epochs}", advice)
-    table = shared.opened(inputs, no_header, column_type)
-    chosen = shared.sampler_for(
-        sampler, steps, batch_size, fixed_bins=fixed_bins, max_batch_size=max_batch_size, epochs=epochs
-    )
     prepared = plan_build(
-        table, chosen, identity_column=identity, pad=pad, memory=shared.memory_from(memory), compression=compression,
-        num_examples=examples,
-        mechanism=None if noise_multiplier is None else lambda drawn: Mechanism(drawn, noise_multiplier, epochs),
+        table.opened(inputs), drawn.sampler_for(), identity_column=table.identity, pad=pad, memory=work.limit(),
+        compression=work.compression, num_examples=examples,
+        mechanism=None if noise_multiplier is None else lambda sampler: Mechanism(sampler, noise_multiplier, epochs),
     )  # fmt: skip
     check_row_order(prepared.sampler, prepared.num_examples, prepared.identity)
     numbers = sorted({stored_epoch(prepared.sampler, number) for number in wanted})
-    if dry_run:
-        return show_plan(prepared, len(numbers), engine, json_log=json_log)
+    if work.dry_run:
+        return show_plan(prepared, len(numbers), work)
     key = key_from(key_file)
-    if run is not None:
-        key = key.for_run(run)
-    with progress(json_log=json_log) as report, shared.engine_of(engine, master) as started:
+    if drawn.run is not None:
+        key = key.for_run(drawn.run)
+    with build_bar(json_log=work.json_log) as report, work.started() as started:
         for number in numbers:
             manifest = started.build(prepared, out, key, number, report)
             # The next epoch is of this run, too, even if a trainer has removed this one by then.
             key = key.for_run(manifest.run)
-            if json_log:
+            if work.json_log:
                 log(
                     {"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.to_dict()}
                 )
-    if json_log:
+    if work.json_log:
         return None
     which = f"epoch {numbers[0]}" if len(numbers) == 1 else f"epochs {numbers[0]} to {numbers[-1]}"
-    console = render.console()
+    console = output.console()
     console.print(
         f"[bold]{escape(str(out))}[/bold] has {which}: {prepared.num_examples:,} rows in "
-        f"{prepared.sampler.steps:,} batches, {render.name_of(prepared.sampler)}.",
+        f"{prepared.sampler.steps:,} batches, {prepared.sampler.name}.",
         soft_wrap=True,
     )
     console.print(
@@ -140,15 +123,65 @@ def build(
     )
 
 
-def _refuse_beside_remove(context: typer.Context) -> None:
-    """`--remove` does nothing else: an option that asks for something else is an error, above all --dry-run."""
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if name not in ("out", "remove", "json_log") and source is not None and source.name == "COMMANDLINE":
-            shown = parameter.opts[0] if parameter.param_type_name == "option" else "the inputs"
-            advice = "Removing needs --out alone, and is done at once."
-            raise InvalidInputError(shown, context.params[name], "left out with --remove", advice)
+@with_groups
+def assign(
+    drawn: Annotated[Epochs, Without("examples")],
+    table: Table,
+    work: Work,
+    inputs: InputsArgument = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Parquet file to write.")] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            "--examples",
+            "-n",
+            help="Number of rows, in place of inputs, to name rows by position.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    key_file: KeyFileOption = None,
+) -> None:
+    """Write only (row identity, epoch, batch), to be joined with the data elsewhere.
+
+    The file is the assignment: as secret as the key. Poisson batches repeat rows: about one line per row and epoch,
+    but 37 % of the rows in no batch and the others in one or more; a join with it copies them as often.
+
+    For example: ballsbins assign clicks/ --identity user --out bins.parquet --steps 1000 --key-file key
+    """
+    from ballsbins.batch_files.assignments import plan_assignment
+
+    if out is None:
+        raise InvalidInputError("--out", None, "given", "Name the Parquet file to write.")
+    if inputs and examples is not None:
+        raise InvalidInputError("--examples", examples, "left out with inputs", "Their rows are counted.")
+    if not inputs and examples is None:
+        raise InvalidInputError("the inputs", None, "given", "Name files, or their rows with --examples.")
+    if not inputs and (table.no_header or table.column_type):
+        option, value = ("--type", table.column_type) if table.column_type else ("--no-header", True)
+        raise InvalidInputError(option, value, "left out without inputs", "There is no text to read.")
+    work.check_master()
+    chosen, numbers = drawn.sampler_for(), drawn.numbers()
+    source: Any = examples if examples is not None else table.opened(inputs)
+    prepared = plan_assignment(
+        source, chosen, identity_column=table.identity, memory=work.limit(), compression=work.compression
+    )
+    if work.dry_run:
+        return show_plan(prepared, len(numbers), work)
+    key = key_from(key_file).for_run(drawn.run)
+    with build_bar(json_log=work.json_log) as report, work.started() as started:
+        assigned = started.assign(prepared, out, key, numbers, report)
+    if work.json_log:
+        return log({"event": "assigned", "epochs": numbers, "file": str(out), "run": assigned})
+    console = output.console()
+    console.print(
+        f"[bold]{escape(str(out))}[/bold] says for {prepared.num_examples:,} rows in which of "
+        f"{prepared.sampler.steps:,} batches they are, {prepared.sampler.name}.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"The run id is {assigned}. To assign more epochs of this run, add --run {assigned}.", soft_wrap=True
+    )
+    return console.print("It is as secret as the key: remove it after training.", style="dim")
 
 
 def _remove(out: Path, epochs: list[int], *, json_log: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,28 +11,23 @@ import numpy as np
 import typer
 
 from ballsbins.bound import Bound
-from ballsbins.cli import options
-from ballsbins.cli.compare import check_picture
+from ballsbins.cli.options import Batches, DeltaOption, Run, Without, with_groups
+from ballsbins.cli.output import check_picture
+from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.words import count, stated
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+from ballsbins.report.numbers import count, stated
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson
 
 plot = typer.Typer(
     help="Draw δ(ε), ε against σ or epochs, σ against batch size, AUC against σ.", no_args_is_help=True
 )
 
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
-DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
 PointsOption = Annotated[int, typer.Option("--points", help="How many.", min=2, max=1000)]
 
-SAMPLERS: dict[str, Callable[[int], Sampler]] = {
-    "balls-and-bins": BallsAndBins,
-    "Poisson": Poisson,
-    "shuffle": Shuffle,
-    "deterministic": Deterministic,
-}
-FIXED = "balls-and-bins (fixed bins)"
+# of `Batches` and `Run`: the comparison is of all samplers, without truncation
+_DRAWN = ("sampler", "fixed_bins")
 
 
 def register(app: typer.Typer) -> None:
@@ -41,45 +36,42 @@ def register(app: typer.Typer) -> None:
 
 
 @plot.command("curves")
+@with_groups
 def curves(
-    noise_multiplier: options.NoiseOption,
+    run: Annotated[Run, Without(*_DRAWN, "max_batch_size")],
     out: OutOption,
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
     largest: Annotated[float, typer.Option("--to", help="Largest ε.", min=0.001, max=700)] = 10.0,
     samples: Annotated[
         int, typer.Option("--samples", "-m", help="Add bars from so many Monte Carlo samples.", min=0)
     ] = 0,
 ) -> None:
     """δ(ε) of the four samplers. For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png"""
-    from ballsbins import MonteCarlo, plots
+    from ballsbins import plots
+    from ballsbins.accounting.monte_carlo import MonteCarlo
 
     check_picture(out)
-    total, _ = options.steps_from(steps, examples, batch_size)
-    mechanisms = {name: Mechanism(make(total), noise_multiplier, epochs) for name, make in SAMPLERS.items()}
+    mechanism, _ = run.mechanism()
+    mechanisms = at_equal_noise(mechanism)
     grid = np.linspace(0.0, largest, 161)
     bounds = {name: mechanism.delta(grid) for name, mechanism in mechanisms.items()}
     bars = {}
     if samples:
-        name = "balls-and-bins"
+        name = mechanism.sampler.name
         high = np.flatnonzero(np.asarray(bounds[name].upper) > 1e-12)
         at = np.linspace(0.0, grid[high[-1]] if high.size else largest, 9)[1:]
         method = MonteCarlo(samples=samples, epsilons=tuple(at.tolist()))
-        bars[name] = (at, mechanisms[name].delta(at, method))
-    title = f"σ = {noise_multiplier:.10g}, {count(total, 'step')}, {count(epochs, 'epoch')}"
+        bars[name] = (at, mechanism.delta(at, method))
+    steps = count(mechanism.sampler.steps, "step")
+    title = f"σ = {run.noise_multiplier:.10g}, {steps}, {count(run.epochs, 'epoch')}"
     _write(plots.privacy_curves(grid, bounds, samples=bars, title=title), out)
 
 
 @plot.command("epsilon-vs-noise")
+@with_groups
 def epsilon_vs_noise(
+    batches: Annotated[Batches, Without(*_DRAWN)],
     delta: DeltaOption,
     out: OutOption,
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
     smallest: Annotated[float, typer.Option("--from", help="Smallest σ.", min=0.05, max=100)] = 0.3,
     largest: Annotated[float, typer.Option("--to", help="Largest σ.", min=0.05, max=100)] = 3.0,
     points: PointsOption = 25,
@@ -90,48 +82,45 @@ def epsilon_vs_noise(
     check_picture(out)
     if not smallest < largest:
         raise InvalidInputError("--from", smallest, f"below --to, which is {largest:g}", "Exchange the two.")
-    total, _ = options.steps_from(steps, examples, batch_size)
+    total, _ = batches.count()
     noise = np.geomspace(smallest, largest, points)
-    found = {
-        name: [_epsilon(Mechanism(make(total), float(sigma), epochs), delta) for sigma in noise]
-        for name, make in SAMPLERS.items()
-    }
-    title = f"δ = {stated(delta)}, {count(total, 'step')}, {count(epochs, 'epoch')}"
+    found = _by_sampler(
+        [Mechanism(BallsAndBins(total), float(sigma), batches.epochs) for sigma in noise], delta
+    )
+    title = f"δ = {stated(delta)}, {count(total, 'step')}, {count(batches.epochs, 'epoch')}"
     _write(plots.epsilon_against_noise(noise, found, title=title), out)
 
 
 @plot.command("epsilon-vs-epochs")
+@with_groups
 def epsilon_vs_epochs(
-    noise_multiplier: options.NoiseOption,
+    run: Annotated[Run, Without(*_DRAWN, "epochs", "max_batch_size")],
     delta: DeltaOption,
     out: OutOption,
-    steps: options.StepsOption = None,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
     largest: Annotated[int, typer.Option("--to", help="Most epochs.", min=2, max=100_000)] = 32,
 ) -> None:
     """ε against epochs. For example: ballsbins plot epsilon-vs-epochs -s 1 -T 100 -d 1e-6 --to 16 -o epochs.png"""
     from ballsbins import plots
 
     check_picture(out)
-    total, _ = options.steps_from(steps, examples, batch_size)
+    total, _ = run.count()
     epochs = np.unique(np.geomspace(1, largest, 8).round().astype(int))
-    makers = {"balls-and-bins": BallsAndBins, FIXED: lambda number: BallsAndBins(number, redraw=False)}
-    found = {
-        name: [_epsilon(Mechanism(make(total), noise_multiplier, int(number)), delta) for number in epochs]
-        for name, make in (makers | SAMPLERS).items()
-    }
-    title = f"σ = {noise_multiplier:.10g}, {count(total, 'step')} an epoch, δ = {stated(delta)}"
-    _write(plots.epsilon_against_epochs(epochs, found, title=title), out)
+    bins, fixed = BallsAndBins(total), BallsAndBins(total, redraw=False)
+    runs = [Mechanism(bins, run.noise_multiplier, int(number)) for number in epochs]
+    others = _by_sampler(runs, delta)
+    first = {bins.name: others[bins.name], fixed.name: [_epsilon(one.under(fixed), delta) for one in runs]}
+    title = f"σ = {run.noise_multiplier:.10g}, {count(total, 'step')} per epoch, δ = {stated(delta)}"
+    _write(plots.epsilon_against_epochs(epochs, first | others, title=title), out)
 
 
 @plot.command("noise-vs-batch-size")
+@with_groups
 def noise_vs_batch_size(
+    batches: Annotated[Batches, Without(*_DRAWN, "steps", "examples", "batch_size")],
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples.", min=2)],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="ε to stay within.")],
     delta: DeltaOption,
     out: OutOption,
-    epochs: options.EpochsOption = 1,
     batch_size: Annotated[
         list[int] | None,
         typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2."),
@@ -144,10 +133,9 @@ def noise_vs_batch_size(
     sizes = sorted(set(batch_size)) if batch_size else None
     plans: dict[str, list[calibration.PlanRow]] = {}
     proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
-    for name in ("balls-and-bins", "Poisson", proved):
-        make = SAMPLERS[name.partition(",")[0]]
+    for name, make in {"balls-and-bins": BallsAndBins, "Poisson": Poisson, proved: Deterministic}.items():
         plans[name] = calibration.plan(
-            examples, epsilon=epsilon, delta=delta, epochs=epochs, batch_sizes=sizes, sampler=make
+            examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=sizes, sampler=make
         )
         sizes = [row.batch_size for row in plans[name]]
     assert sizes is not None
@@ -156,7 +144,7 @@ def noise_vs_batch_size(
             "--batch-size", sizes, "at least two different sizes", "Leave it out for powers of 2."
         )
     noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in plans.items()}
-    title = f"{examples:,} examples, {count(epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}"
+    title = f"{examples:,} examples, {count(batches.epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}"
     _write(plots.noise_against_batch_size(sizes, noise, title=title), out)
 
 
@@ -203,6 +191,15 @@ def _read_results(path: Path) -> dict[str, tuple[list[float], list[float], list[
     if not series:
         raise InvalidInputError("the file of results", str(path), shape, advice)
     return series
+
+
+def _by_sampler(runs: Sequence[Mechanism], delta: float) -> dict[str, list[Bound]]:
+    """ε at δ of every run under every sampler, by the sampler's name."""
+    found: dict[str, list[Bound]] = {}
+    for run in runs:
+        for name, other in at_equal_noise(run).items():
+            found.setdefault(name, []).append(_epsilon(other, delta))
+    return found
 
 
 def _epsilon(mechanism: Mechanism, delta: float) -> Bound:

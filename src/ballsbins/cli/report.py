@@ -1,24 +1,40 @@
-"""`ballsbins statement | check | citation`: what may be published about a run, and whether to believe it."""
+"""`ballsbins statement | check | citation | poisson-claim`: what to publish of a run, and whether to believe it."""
 
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ballsbins._files import write_text
-from ballsbins.cli import monte_carlo, options, render
-from ballsbins.cli.options import SamplerName
+from ballsbins.bound import Bound
+from ballsbins.cli import output
+from ballsbins.cli.options import (
+    RUN,
+    Batches,
+    DeltaOption,
+    JsonOption,
+    OptionalNoiseOption,
+    RunUnlessCard,
+    Sampling,
+    Without,
+    refuse_others,
+    with_groups,
+)
+from ballsbins.comparison import PoissonClaim, poisson_claim
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
-from ballsbins.report.words import how, stated
-from ballsbins.samplers import Shuffle
+from ballsbins.report.numbers import describe, down, how, stated, up
+from ballsbins.samplers import Poisson, Shuffle
 
-_RUN, _CARD = "What is run", "A run that has a card"
+_CARD = "A run that has a card"
+CARD_STATES = "The card states what was run."
 
 
 class Format(StrEnum):
@@ -33,21 +49,6 @@ CardOption = Annotated[
     Path | None,
     typer.Option("--from", help="The card of a run, in place of all options above.", rich_help_panel=_CARD),
 ]
-NoiseOption = Annotated[
-    float | None,
-    typer.Option(
-        "--noise-multiplier",
-        "-s",
-        help="σ: standard deviation of the noise divided by the clip norm.",
-        rich_help_panel=_RUN,
-    ),
-]
-LastOption = Annotated[
-    int | None,
-    typer.Option(
-        "--last-epoch-steps", help="Steps taken in the last epoch, if it stopped early.", rich_help_panel=_RUN
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -55,28 +56,22 @@ def register(app: typer.Typer) -> None:
     app.command("statement")(statement)
     app.command("check")(check)
     app.command("citation")(cite)
+    app.command("poisson-claim")(claim_of_poisson)
 
 
+@with_groups
 def statement(
     context: typer.Context,
-    noise_multiplier: NoiseOption = None,
+    run: RunUnlessCard,
     delta: Annotated[
-        float | None, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=_RUN)
+        float | None, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=RUN)
     ] = None,
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    last_epoch_steps: LastOption = None,
-    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
-    fixed_bins: options.FixedBinsOption = False,
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            "--clip-norm", "-C", help="Largest norm of one example's gradient.", rich_help_panel=_RUN
+            "--clip-norm", "-C", help="Largest norm of one example's gradient.", rich_help_panel=RUN
         ),
     ] = None,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
-    max_batch_size: options.MaxBatchSizeOption = None,
     card: CardOption = None,
     form: Annotated[
         Format | None, typer.Option("--format", help="Else by the ending of --out, else text.")
@@ -87,17 +82,13 @@ def statement(
 ) -> None:
     """The privacy statement to publish. For example: ballsbins statement -s 0.5 -T 1000 -E 3 -d 1e-6"""
     if card is not None:
-        run = _only_card(context, card)
+        stated_run = _only_card(context, card)
     else:
         if delta is None:
             advice = "An ε means nothing without its δ; usually below 1 / number of examples."
             raise InvalidInputError("--delta", None, "given, or --from card.json", advice)
-        mechanism = _mechanism(
-            noise_multiplier, steps, epochs, last_epoch_steps, sampler, fixed_bins=fixed_bins, examples=examples,
-            batch_size=batch_size, max_batch_size=max_batch_size,
-        )  # fmt: skip
-        run = Card(mechanism, delta, clip_norm=clip_norm, num_examples=examples)
-    made = run.statement()
+        stated_run = Card(run.mechanism(), delta, clip_norm=clip_norm, num_examples=run.examples)
+    made = stated_run.statement()
     endings = {".md": Format.MARKDOWN, ".json": Format.JSON}
     match form or endings.get("" if out is None else out.suffix.lower(), Format.TEXT):
         case Format.MARKDOWN:
@@ -112,62 +103,38 @@ def statement(
     return typer.echo(f"Wrote {out}: {made.headline}")
 
 
-def cite(
-    context: typer.Context,
-    noise_multiplier: NoiseOption = None,
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    last_epoch_steps: LastOption = None,
-    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
-    fixed_bins: options.FixedBinsOption = False,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
-    max_batch_size: options.MaxBatchSizeOption = None,
-    card: CardOption = None,
-) -> None:
+@with_groups
+def cite(context: typer.Context, run: RunUnlessCard, card: CardOption = None) -> None:
     """BibTeX of the methods that a run used. For example: ballsbins citation -s 0.5 -T 1000 -E 3"""
     if card is not None:
-        run = _only_card(context, card)
-        return typer.echo(citation(run.mechanism, run.claim.kind), nl=False)
-    mechanism = _mechanism(
-        noise_multiplier, steps, epochs, last_epoch_steps, sampler, fixed_bins=fixed_bins, examples=examples,
-        batch_size=batch_size, max_batch_size=max_batch_size,
-    )  # fmt: skip
+        read = _only_card(context, card)
+        return typer.echo(citation(read.mechanism, read.claim.kind), nl=False)
+    mechanism = run.mechanism()
     return typer.echo(citation(mechanism, mechanism.curve.kind), nl=False)
 
 
+@with_groups
 def check(
     cards: Annotated[
         list[Path],
         typer.Argument(metavar="CARD...", help="The card of a run, or several.", show_default=False),
     ],
-    samples: monte_carlo.SamplesOption = None,
-    error_prob: monte_carlo.ErrorProbOption = None,
-    seed: monte_carlo.SeedOption = None,
-    workers: monte_carlo.WorkersOption = None,
-    json: options.JsonOption = False,
+    sampling: Annotated[Sampling, Without("grid", "draw", "confidence_bound", "orders", "state")],
+    json: JsonOption = False,
 ) -> None:
-    """Recompute the claim of a card by two methods. Exit code 0: they agree; 1: they do not; 2: it is no card.
+    """Recompute the claim of a card by two methods. Exit code 0: they agree; 1: they do not; 2: not a valid card.
 
     Several cards are checked one by one, and a warning says which of them are of the same run.
     """
     from ballsbins.report.check import check as recompute
-    from ballsbins.report.check import shared_runs
-    from ballsbins.report.second import usual_samples
+    from ballsbins.report.check import shared_runs, usual_samples
 
     runs = [(str(path), Card.read(path)) for path in cards]
     findings = []
     for number, (name, run) in enumerate(runs):
-        method = monte_carlo.method_from(
-            monte_carlo.NAME,
-            usual_samples(run.mechanism) if samples is None else samples,
-            1e-6 if error_prob is None else error_prob,
-            seed,
-            workers,
-            None,
-        )
-        assert not isinstance(method, str)
-        found = recompute(run, method)
+        samples = usual_samples(run.mechanism) if sampling.samples is None else sampling.samples
+        rare = 1e-6 if sampling.error_prob is None else sampling.error_prob
+        found = recompute(run, replace(sampling, samples=samples, error_prob=rare).monte_carlo())
         findings.append(found)
         if not json:
             if len(runs) > 1:
@@ -176,7 +143,7 @@ def check(
     shared = shared_runs(runs)
     if json:
         several = {"cards": [found.to_dict() for found in findings], "same_run": shared}
-        render.print_json(findings[0].to_dict() if len(runs) == 1 else several)
+        output.print_json(findings[0].to_dict() if len(runs) == 1 else several)
     for sentence in shared:
         typer.echo(f"ballsbins: WARNING: {sentence}.", err=True)
     for (name, _), found in zip(runs, findings, strict=True):
@@ -189,18 +156,18 @@ def check(
 
 def _show(found: Any) -> None:
     """The claim, what the accountant finds, what the second method finds, and what follows."""
-    run, claim, out = found.card, found.card.claim, render.console()
-    out.print(render.describe(run.mechanism), style="dim")
+    run, claim, out = found.card, found.card.claim, output.console()
+    out.print(describe(run.mechanism), style="dim")
     out.print()
-    at = render.up(float(claim.upper))
-    rows = [(f"claimed: ε at δ = {stated(run.delta)}", "", render.up(float(claim.upper)), "")]
+    at = up(float(claim.upper))
+    rows = [(f"claimed: ε at δ = {stated(run.delta)}", "", up(float(claim.upper)), "")]
     if found.epsilon is not None:
         rows.append(("recomputed: ε", *_ends(found.epsilon), found.verdict))
     if found.delta is not None:
         rows.append((f"recomputed: δ at ε = {at}", *_ends(found.delta), ""))
     if found.second is not None:
         rows.append((f"second method: δ at ε = {at}", *_ends(found.second), found.second_verdict))
-    out.print(render.plain_table(("", "at least", "at most", ""), rows))
+    out.print(output.plain_table(("", "at least", "at most", ""), rows))
     out.print()
     parts = {
         "claimed by": claim,
@@ -214,43 +181,146 @@ def _show(found: Any) -> None:
     if not found.agrees:
         return
     out.print()
-    out.print(f"[bold]AGREE: ε is at most {render.up(float(claim.upper))} at δ = {stated(run.delta)}[/bold]")
+    out.print(f"[bold]AGREE: ε is at most {up(float(claim.upper))} at δ = {stated(run.delta)}[/bold]")
     if found.delta is None and found.second is None:
         out.print("An ε so large protects nobody; there is no δ to compare.")
     if found.epsilon is not None and float(found.epsilon.upper) < 0.99 * float(claim.upper):
-        out.print(f"The claim is larger than need be: ε ≤ {render.up(float(found.epsilon.upper))} is proved.")
+        out.print(f"The claim is larger than need be: ε ≤ {up(float(found.epsilon.upper))} is proved.")
     if not run.key_secret:
-        out.print("But the key of this run is a plain seed: who guesses it voids the guarantee.")
-    out.print("Checked are the numbers of the card; whether the run was as it says, no computation can tell.")
+        out.print("But the key of this run is a plain seed: whoever guesses it voids the guarantee.")
+    out.print("This checks the numbers of the card, not whether the run happened as it says.")
 
 
 def _ends(bound: Any) -> tuple[str, str]:
-    return render.down(float(bound.lower)), render.up(float(bound.upper))
+    return down(float(bound.lower)), up(float(bound.upper))
 
 
 def _only_card(context: typer.Context, card: Path) -> Card:
     """Read the card; an option that would contradict it is an error."""
-    options.refuse_beside_cards(context, "card", "form", "out")
+    refuse_others(context, "card", "form", "out", beside="--from", advice=CARD_STATES)
     return Card.read(card)
 
 
-def _mechanism(
-    noise_multiplier: float | None,
-    steps: int | None,
-    epochs: int,
-    last_epoch_steps: int | None,
-    sampler: SamplerName,
-    *,
-    fixed_bins: bool,
-    examples: int | None,
-    batch_size: int | None,
-    max_batch_size: int | None,
-) -> Mechanism:
+@with_groups
+def claim_of_poisson(
+    batches: Annotated[Batches, Without("epochs", "sampler", "fixed_bins")],
+    delta: DeltaOption,
+    opacus_checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--opacus-checkpoint",
+            help="Read σ, sample rate and steps from a file of PrivacyEngine.save_checkpoint. No code in it is run.",
+            rich_help_panel=RUN,
+        ),
+    ] = None,
+    noise_multiplier: OptionalNoiseOption = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", "-E", help="Passes over the data; 1 if left out.", rich_help_panel=RUN),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """What is true of a run reported as Poisson? For example: ballsbins poisson-claim -s 0.5 -T 10000 -d 1e-6
+
+    Opacus accounts for every run as if its batches were Poisson samples, also with poisson_sampling=False.
+    This says what that claims, and what is true if the batches were shuffled.
+    """
+    if opacus_checkpoint is not None:
+        if noise_multiplier is not None or epochs is not None:
+            name, value = (
+                ("--noise-multiplier", noise_multiplier)
+                if noise_multiplier is not None
+                else ("--epochs", epochs)
+            )
+            advice = "The checkpoint says it; only --steps may be stated beside it."
+            raise InvalidInputError(name, value, "left out with --opacus-checkpoint", advice)
+        return _of_checkpoint(opacus_checkpoint, batches.steps, delta, json=json)
     if noise_multiplier is None:
-        advice = "State what is run: -s σ -T steps -E epochs, or name the card of a run."
-        raise InvalidInputError("--noise-multiplier", None, "given, or --from card.json", advice)
-    whole, _ = options.mechanism_from(
-        sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples, batch_size=batch_size,
-        max_batch_size=max_batch_size,
-    )  # fmt: skip
-    return Mechanism(whole.sampler, whole.noise_multiplier, whole.epochs, last_epoch_steps)
+        advice = "Give --noise-multiplier, --steps and --epochs, or --opacus-checkpoint FILE."
+        raise InvalidInputError("--noise-multiplier", None, "given", advice)
+    total, derived = batches.count()
+    run = Mechanism(Poisson(total), noise_multiplier, 1 if epochs is None else epochs)
+    return _show_claim(poisson_claim(run, delta), derived, json=json)
+
+
+def _of_checkpoint(path: Path, steps: int | None, delta: float, *, json: bool) -> None:
+    from ballsbins.training.opacus_history import read_history, steps_an_epoch
+
+    history = read_history(path)
+    if history.mechanism is not None:
+        return _show_ours(history.mechanism, delta, json=json)
+    total = steps_an_epoch(history.sample_rate) if steps is None else steps
+    run = Mechanism(Poisson(total), history.noise_multiplier).after(history.steps)
+    source = f"from the history of an Opacus {history.accountant!r} accountant"
+    return _show_claim(poisson_claim(run, delta), source, json=json)
+
+
+def _show_ours(mechanism: Mechanism, delta: float, *, json: bool) -> None:
+    """A run whose accountant knew the sampler needs no guess."""
+    bound = mechanism.epsilon(delta)
+    if json:
+        return output.print_json(
+            {"mechanism": mechanism.to_dict(), "delta": delta, "epsilon": bound.to_dict()}
+        )
+    out = output.console()
+    out.print(describe(mechanism), style="dim")
+    return out.print(
+        f"This run was batched and accounted for by ballsbins: [bold]ε ≤ {up(float(bound.upper))}[/bold] "
+        f"at δ = {stated(delta)} holds."
+    )
+
+
+def _show_claim(claim: PoissonClaim, source: str | None, *, json: bool) -> None:
+    if json:
+        return output.print_json(claim.to_dict())
+    out = output.console()
+    source = None if source is None else escape(source)
+    out.print(describe(claim.run, source).removeprefix("Poisson, "), style="dim")
+    out.print()
+    rows = [
+        ("Poisson samples (what was reported)", _range(claim.poisson)),
+        ("shuffled, one full pass per epoch", _range(claim.shuffle)),
+        ("in a fixed order", _range(claim.deterministic)),
+        ("balls-and-bins, for comparison", _range(claim.balls_and_bins)),
+    ]
+    out.print(output.plain_table(["if the batches were", f"ε at δ = {stated(claim.delta)}"], rows))
+    out.print()
+    for sentence in poisson_sentences(claim):
+        out.print(sentence)
+    return None
+
+
+def _range(bound: Bound) -> str:
+    """At least … at most, or at most alone where both agree."""
+    lower, upper = float(bound.lower), float(bound.upper)
+    if upper - lower <= 2e-6 * upper:
+        return f"at most {up(upper)}"
+    return f"at least {down(lower)}, at most {up(upper)}"
+
+
+def poisson_sentences(claim: PoissonClaim) -> list[str]:
+    """What follows, in words."""
+    most_claimed, least = up(float(claim.poisson.upper), 4), down(float(claim.shuffle.lower), 4)
+    most = up(float(claim.deterministic.upper), 4)
+    said = [
+        f"Poisson accounting claims ε ≤ {most_claimed}. That is true only if every batch was drawn by Poisson "
+        "sampling (in Opacus: poisson_sampling=True, which is its default, and its own loader)."
+    ]
+    if claim.false_if_shuffled:
+        times = f", {down(claim.factor, 2)} times the claim" if claim.factor >= 1.05 else ""
+        said.append(
+            f"If the batches were shuffled, the claim is false: ε is at least {least}{times}. What can be claimed "
+            f"without training again is ε ≤ {most}."
+        )
+    else:
+        said.append(
+            "If the batches were shuffled, nobody has proved the claim, nor disproved it here. What can be claimed "
+            f"without training again is ε ≤ {most}."
+        )
+    bins = float(claim.balls_and_bins.upper)
+    compared = "below the claim, and" if bins <= float(claim.poisson.lower) else "proved, and"
+    said.append(
+        f"Balls-and-bins batches with the same noise have ε ≤ {up(bins, 4)}: {compared} as easy as "
+        "shuffling (ballsbins.training.torch.make_private). All of this for zero-out adjacency."
+    )
+    return said

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from ballsbins import _check
-from ballsbins.cli import options, render
-from ballsbins.cli.options import SamplerName
+from ballsbins import _check, ask
+from ballsbins.cli import output
+from ballsbins.cli.options import RUN, Batches, JsonOption, KeyFileOption, Without, key_from, with_groups
+from ballsbins.cli.progress import stopping, training_bar
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.words import how, stated
-from ballsbins.samplers import Key, Sampler
+from ballsbins.report.numbers import describe, how, stated, up
+from ballsbins.samplers import Sampler
 
 if TYPE_CHECKING:
     from ballsbins.batch_files import BatchFiles
     from ballsbins.calibration import MaxBatchSize
     from ballsbins.data.dataset import Dataset
-    from ballsbins.training.jax.trainer import Result, StepProgress
+    from ballsbins.training.jax.trainer import Result
     from ballsbins.training.training_plan import TrainingPlan
 
-_TARGET, _RUN, _MODEL, _FILES = "The privacy", "What is run", "The model", "Files"
-_SMOOTHING = 0.95  # of the loss that is shown
+_TARGET, _MODEL, _FILES = "The privacy", "The model", "Files"
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command("train")(train)
 
 
+@with_groups
 def train(
     data: Annotated[
         Path,
@@ -76,18 +72,15 @@ def train(
         float | None,
         typer.Option("--clip-norm", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET),
     ] = None,
-    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
-    fixed_bins: options.FixedBinsOption = False,
-    epochs: options.EpochsOption = 1,
-    steps: options.StepsOption = None,
-    batch_size: options.BatchSizeOption = None,
+    *,
+    batches: Annotated[Batches, Without("examples")],
     max_batch_size: Annotated[
         str,
         typer.Option(
             "--max-batch-size",
             "-B",
             help="Truncate larger batches: auto, a number, paper-pctr or paper-search.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = "auto",
     learning_rate: Annotated[
@@ -102,15 +95,8 @@ def train(
         str,
         typer.Option("--hidden", help="Widths of the hidden layers.", rich_help_panel=_MODEL),
     ] = "598,598,598",
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--key-file",
-            help="The secret key (ballsbins key FILE makes one), in place of BALLSBINS_KEY_FILE.",
-            rich_help_panel=_FILES,
-        ),
-    ] = None,
-    batches: Annotated[
+    key_file: KeyFileOption = None,
+    batch_files: Annotated[
         Path | None,
         typer.Option(
             "--batches",
@@ -124,7 +110,7 @@ def train(
     ] = 60.0,
     stop_after: Annotated[
         int | None,
-        typer.Option("--stop-after", help="Stop early after so many steps.", rich_help_panel=_RUN),
+        typer.Option("--stop-after", help="Stop early after so many steps.", rich_help_panel=RUN),
     ] = None,
     accept_changes: Annotated[
         bool,
@@ -139,10 +125,10 @@ def train(
         typer.Option(
             "--allow-uncovered",
             help="Train though floating point is not covered on this machine; the card says so.",
-            rich_help_panel=_RUN,
+            rich_help_panel=RUN,
         ),
     ] = False,
-    json: options.JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Train the paper's network on prepared data within a target (ε, δ), and state what was run."""
     from ballsbins.data.dataset import Dataset
@@ -151,36 +137,34 @@ def train(
 
     if stop_after is not None:
         _check.integer("--stop-after", stop_after, 1, advice="Leave it out to take all steps.")
-    if steps is None and batch_size is None and batches is None:
+    if batches.steps is None and batches.batch_size is None and batch_files is None:
         advice = "State the expected size of a batch; or --steps, the number of batches in an epoch."
         raise InvalidInputError("--batch-size", None, "given", advice)
-    key = Key.from_environment() if key_file is None else Key.from_file(key_file)
+    key = key_from(key_file)
     dataset = Dataset.open(data)
     examples = dataset.num_examples("train")
-    files = None if batches is None else _open(batches)
-    limit = options.limit_from(max_batch_size)
+    files = None if batch_files is None else _open(batch_files)
+    limit = ask.limit_from(max_batch_size)
     if files is None:
-        count, derived = options.steps_from(steps, None if steps is not None else examples, batch_size)
-        drawn = options.sampler_from(
-            sampler, count, fixed_bins=fixed_bins, max_batch_size=None, examples=None
-        )
+        count, derived = batches.count(examples)
+        drawn = batches.drawn(count)
     else:
-        drawn, derived = _of_files(files, steps, batch_size, examples), None
+        drawn, derived = _of_files(files, batches, examples), None
     noise, chosen = _noise(
-        drawn, epsilon, noise_multiplier, delta, epochs, examples, batch_size, limit, fixed=files is not None
+        drawn, epsilon, noise_multiplier, delta, batches, examples, limit, fixed=files is not None
     )
     plan = TrainingPlan(
         chosen,
-        epochs,
+        batches.epochs,
         noise,
         clip_norm,
         learning_rate,
         embedding_dim=embedding_dim,
         hidden=_widths(hidden),
     )
-    out_console = Console(stderr=True, highlight=False) if json else render.console()
+    out_console = Console(stderr=True, highlight=False) if json else output.console()
     introduce(out_console, dataset, plan, delta, derived)
-    with stopping() as stopped, bar(out_console) as show:
+    with stopping() as stopped, training_bar(out_console) as show:
         result = run(
             dataset,
             plan,
@@ -197,7 +181,7 @@ def train(
         )
     if json:
         card = None if result.card is None else result.card.to_dict()
-        return render.print_json({"steps": result.steps, "metrics": dict(result.metrics), "card": card})
+        return output.print_json({"steps": result.steps, "metrics": dict(result.metrics), "card": card})
     return conclude(out_console, result, out)
 
 
@@ -214,8 +198,8 @@ def introduce(out: Console, dataset: Dataset, plan: TrainingPlan, delta: float, 
         out.print("[bold]No noise, so no privacy.[/bold]")
         return
     bound = plan.mechanism.epsilon(delta)
-    out.print(render.describe(plan.mechanism, derived))
-    out.print(f"[bold]ε ≤ {render.up(float(bound.upper))}[/bold] at δ = {stated(delta)} when it is done")
+    out.print(describe(plan.mechanism, derived))
+    out.print(f"[bold]ε ≤ {up(float(bound.upper))}[/bold] at δ = {stated(delta)} when it is done")
 
 
 def conclude(out: Console, result: Result, directory: Path) -> None:
@@ -231,73 +215,16 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
             out.print(f"AUC on the {title} split: [bold]{result.metrics[f'{name}_auc']:.4f}[/bold]")
     if result.card is not None:
         claim = result.card.claim
-        out.print(f"ε ≤ [bold]{render.up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
+        out.print(f"ε ≤ [bold]{up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
         out.print(f"method: {how(claim)}", style="dim")
         floating_point = result.card.floating_point
         if floating_point is not None:
             covered = "floating point is NOT covered on this machine: see statement.md"
             if floating_point.eta is not None:
-                covered = f"floating point is covered, η = {render.up(floating_point.eta, 2)}"
+                covered = f"floating point is covered, η = {up(floating_point.eta, 2)}"
             out.print(f"run {result.card.run}; {covered}", style="dim")
     files = "model.npz" + (", card.json and statement.md" if result.card is not None else "")
     out.print(f"Wrote {escape(str(directory))}: {files}", style="dim")
-
-
-@contextmanager
-def bar(out: Console, title: str = "training") -> Iterator[Callable[[StepProgress], None] | None]:
-    """A progress bar, or nothing where nobody looks. Its loss is not private and says so."""
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    if not out.is_terminal:
-        yield None
-        return
-    columns: list[Any] = [
-        TextColumn(title),
-        BarColumn(),
-        TextColumn("{task.fields[at]}"),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[loss]}[/dim]"),
-    ]
-    with Bars(*columns, console=out, transient=True) as bars:
-        task = bars.add_task(title, total=None, at="starting", loss="")
-        begin: tuple[float, int] | None = None
-        smooth: float | None = None
-
-        def show(at: StepProgress) -> None:
-            nonlocal begin, smooth
-            now = time.monotonic()
-            if begin is None:
-                begin = (now, at.steps)  # the first step compiles: rates count from here
-            text = f"{at.steps:,}/{at.total_steps:,} steps"
-            if at.steps > begin[1]:  # by the expected size of batches: the realised ones are secret
-                rate = (at.steps - begin[1]) * at.expected_batch_size / (now - begin[0])
-                text += f", {rate:,.0f} examples/s"
-            if at.loss == at.loss:  # an empty batch has none
-                smooth = at.loss if smooth is None else _SMOOTHING * smooth + (1 - _SMOOTHING) * at.loss
-            loss = "" if smooth is None else f"loss {smooth:.4f} (not private)"
-            bars.update(task, total=at.total_steps, completed=at.steps, at=text, loss=loss)
-
-        yield show
-
-
-@contextmanager
-def stopping() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C, or SIGTERM, into a wish to stop after the step at hand; a second one ends at once."""
-    asked = False
-
-    def ask(number: int, _: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _noise(
@@ -305,9 +232,8 @@ def _noise(
     epsilon: float | None,
     sigma: float | None,
     delta: float,
-    epochs: int,
+    batches: Batches,
     examples: int,
-    batch_size: int | None,
     limit: MaxBatchSize,
     *,
     fixed: bool,
@@ -319,12 +245,12 @@ def _noise(
         advice = "Give --epsilon to have the noise found, or --noise-multiplier; 0 trains without privacy."
         both = "left out if --noise-multiplier is given" if sigma is not None else "given"
         raise InvalidInputError("--epsilon", epsilon, both, advice)
-    target = epsilon
+    target, epochs = epsilon, batches.epochs
     if target is None and sigma:
         target = float(Mechanism(drawn, sigma, epochs).epsilon(delta).upper)
     if not fixed:
         drawn = limited(
-            drawn, examples, limit, epochs=epochs, epsilon=target, delta=delta, batch_size=batch_size
+            drawn, examples, limit, epochs=epochs, epsilon=target, delta=delta, batch_size=batches.batch_size
         )
     if sigma is None:
         assert epsilon is not None
@@ -338,11 +264,11 @@ def _open(directory: Path) -> BatchFiles:
     return BatchFiles.open(directory)
 
 
-def _of_files(files: BatchFiles, steps: int | None, batch_size: int | None, examples: int) -> Sampler:
+def _of_files(files: BatchFiles, batches: Batches, examples: int) -> Sampler:
     """The sampler that wrote the batches; options that say otherwise are errors."""
     drawn = files.manifest.sampler
-    wanted = steps if steps is not None else None if batch_size is None else -(-examples // batch_size)
-    if wanted is not None and wanted != drawn.steps:
+    stated_steps = batches.steps is not None or batches.batch_size is not None
+    if stated_steps and (wanted := batches.count(examples)[0]) != drawn.steps:
         advice = "The batch files decide: leave out --steps and --batch-size, or build the batches again."
         raise InvalidInputError(
             "the number of steps", wanted, f"{drawn.steps}, as in the batch files", advice

@@ -1,28 +1,27 @@
-"""`ballsbins verify`: the exact δ against Monte Carlo, and how sharp the comparison was."""
+"""`ballsbins verify | audit`: doubt the accountant, by sampling its δ and by attacking the mechanism."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
 
 from ballsbins.bound import Bound
-from ballsbins.cli import monte_carlo, options, render
-from ballsbins.cli.options import SamplerName
+from ballsbins.cli import output
+from ballsbins.cli.options import DeltaOption, JsonOption, Run, Sampling, Without, with_groups
+from ballsbins.cli.privacy import deltas
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.words import stated
-from ballsbins.samplers import BallsAndBins
+from ballsbins.report.numbers import describe, down, stated, up
 
 # of a direction: within 10 % at every setting of benchmarks/verify.py
 _FEW_EPOCHS, _MANY_EPOCHS = 250_000, 26_000
 DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 is an error in the question
 _NOTHING = 1e-300  # two δ below are both 0
-_NEGLIGIBLE = (
-    1e-6  # of the δ of the other direction: cannot decide the larger of the two, and need not be sharp
-)
+# A δ that is this part of the other direction's cannot decide the larger of the two, and need not be sharp.
+_NEGLIGIBLE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -76,33 +75,26 @@ def compared(epsilon: float, exact: Bound, sampled: Bound) -> list[Check]:
 
 
 def usual_samples(mechanism: Mechanism) -> int:
-    """Samples a direction; with several redrawn epochs each of them costs as much as one."""
-    redrawn = mechanism.epochs if mechanism.sampler == BallsAndBins(mechanism.sampler.steps) else 1
-    return max(_MANY_EPOCHS, _FEW_EPOCHS // max(redrawn, 5))
+    """Samples per direction; with several redrawn epochs each of them costs as much as one."""
+    _, epochs = mechanism.independent_epochs
+    return max(_MANY_EPOCHS, _FEW_EPOCHS // max(epochs, 5))
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command("verify")(verify)
+    app.command("audit")(audit)
 
 
+@with_groups
 def verify(
-    noise_multiplier: options.NoiseOption,
+    run: Annotated[Run, Without("sampler", "max_batch_size")],
     epsilon: Annotated[list[float], typer.Option("--epsilon", "-e", help="ε; may be given several times.")],
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    fixed_bins: options.FixedBinsOption = False,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
+    sampling: Annotated[Sampling, Without("grid", "draw", "confidence_bound", "orders")],
     within: Annotated[
         float, typer.Option("--within", help="How sharp the comparison must be: 0.1 is a factor of 1.1.")
     ] = 0.1,
-    samples: monte_carlo.SamplesOption = None,
-    error_prob: monte_carlo.ErrorProbOption = None,
-    seed: monte_carlo.SeedOption = None,
-    workers: monte_carlo.WorkersOption = None,
-    state: monte_carlo.StateOption = None,
-    json: options.JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Check the exact δ by Monte Carlo. For example: ballsbins verify -s 0.35 -T 1000 -e 10
 
@@ -112,15 +104,12 @@ def verify(
 
     if not within > 0.0:
         raise InvalidInputError("--within", within, "above 0", "0.1 asks for a factor of 1.1.")
-    mechanism, derived = options.mechanism_from(
-        SamplerName.BALLS_AND_BINS, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
-        batch_size=batch_size, max_batch_size=None,
-    )  # fmt: skip
+    mechanism, derived = run.mechanism()
     # the confidence is shared over all ε, so that a false alarm at any of them is as rare as stated
-    rare = error_probability(1e-6 if error_prob is None else error_prob)
-    many = usual_samples(mechanism) if samples is None else samples
-    method = monte_carlo.method_from(monte_carlo.NAME, many, rare / len(epsilon), seed, workers, state)
-    exacts, answers = (monte_carlo.deltas(mechanism, epsilon, how) for how in ("auto", method))
+    rare = error_probability(1e-6 if sampling.error_prob is None else sampling.error_prob)
+    many = usual_samples(mechanism) if sampling.samples is None else sampling.samples
+    method = replace(sampling, samples=many, error_prob=rare / len(epsilon)).monte_carlo()
+    exacts, answers = (deltas(mechanism, epsilon, how) for how in ("auto", method))
     checks = [
         one
         for point, exact, sampled in zip(epsilon, exacts, answers, strict=True)
@@ -130,17 +119,17 @@ def verify(
     worst = next(name for name in ("disagree", "inconclusive", "agree", "negligible") if name in verdicts)
     if json:
         found = [check.to_dict(within) for check in checks]
-        render.print_json(
+        output.print_json(
             {"mechanism": mechanism.to_dict(), "verdict": worst, "within": within, "checks": found}
         )
     else:
-        out = render.console()
-        out.print(render.describe(mechanism, derived), style="dim")
+        out = output.console()
+        out.print(describe(mechanism, derived), style="dim")
         out.print()
         rows = [(*_row(check), verdict.upper() if verdict == "disagree" else verdict)
                 for check, verdict in zip(checks, verdicts, strict=True)]  # fmt: skip
         columns = ("ε, direction", "δ at least", "δ at most", "sampled, at least", "at most", "factor", "")
-        out.print(render.plain_table(columns, rows))
+        out.print(output.plain_table(columns, rows))
         out.print()
         against = f"{answers[0].method}, which fails with probability {stated(rare)}"
         out.print(f"method: {exacts[0].method}, against {against}", style="dim")
@@ -166,9 +155,83 @@ def _row(check: Check) -> tuple[str, ...]:
     exact, sampled = check.exact, check.sampled
     return (
         f"{stated(check.epsilon)}, {check.direction}",
-        render.down(float(exact.lower)),
-        render.up(float(exact.upper)),
-        render.down(float(sampled.lower)),
-        render.up(float(sampled.upper)),
-        render.up(check.factor, 4),
+        down(float(exact.lower)),
+        up(float(exact.upper)),
+        down(float(sampled.lower)),
+        up(float(sampled.upper)),
+        up(check.factor, 4),
     )
+
+
+@with_groups
+def audit(
+    run: Annotated[Run, Without("max_batch_size")],
+    delta: DeltaOption,
+    trials: Annotated[
+        int, typer.Option("--trials", help="Runs with the canary, and as many without.")
+    ] = 100_000,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability that the lower bounds hold.")
+    ] = 0.999,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same audit.")] = 0,
+    secret_noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            "--secret-noise-multiplier",
+            help="Really run with this σ: a negative control, to see that the audit notices.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Does the claimed ε stand up to the best attack? For example: ballsbins audit -s 1 -T 20 -d 1e-3
+
+    Runs the mechanism many times with and without one example, on the data that is worst for its sampler and with the
+    noise and arithmetic of training, and tells them apart by the likelihood ratio and by the low bits of what is
+    released. Ends with exit code 1 if the runs refute the claim.
+    """
+    from ballsbins.audit import audit as attack
+
+    mechanism, derived = run.mechanism()
+    result = attack(
+        mechanism,
+        delta,
+        trials=trials,
+        confidence=confidence,
+        seed=seed,
+        secret_noise_multiplier=secret_noise_multiplier,
+    )
+    if json:
+        output.print_json(result.to_dict() | {"secret_noise_multiplier": secret_noise_multiplier})
+    else:
+        out = output.console()
+        out.print(describe(mechanism, derived), style="dim")
+        if secret_noise_multiplier is not None:
+            out.print(f"negative control: really run with σ = {secret_noise_multiplier:g}", style="yellow")
+        out.print()
+        tests = [("at the δ asked for", result.at_delta)]
+        if result.sharpest is not None:
+            tests.append(("at the most informative δ", result.sharpest))
+        tests.append(("by the low bits of floats", result.low_bits))
+        rows = [
+            (
+                name,
+                down(test.shown.delta, 4),
+                down(test.shown.epsilon, 5),
+                up(float(test.claimed.upper), 5),
+                "may be true" if test.consistent else "REFUTED",
+            )
+            for name, test in tests
+        ]
+        out.print(output.plain_table(["", "δ", "runs show ε ≥", "claimed ε ≤", "the claim"], rows))
+        out.print()
+        out.print(
+            f"{trials:,} runs with the canary and as many without; the bounds hold with confidence {confidence:g}",
+            style="dim",
+        )
+    if not result.consistent:
+        typer.echo(
+            "ballsbins: CLAIM REFUTED: what was run is less private than claimed. By chance alone this happens with "
+            f"probability below {1.0 - confidence:.3g}.",
+            err=True,
+        )
+        raise typer.Exit(1)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ballsbins.cli import options, report
-from ballsbins.cli.options import SamplerName
+from ballsbins.cli.options import RUN, RunUnlessCard, Without, refuse_others, with_groups
+from ballsbins.cli.report import CARD_STATES
 from ballsbins.errors import InvalidInputError
 
 ENDINGS = (".html", ".htm")
@@ -20,8 +20,10 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
+@with_groups
 def page(
     context: typer.Context,
+    run: Annotated[RunUnlessCard, Without("last_epoch_steps")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, ending in .html.")],
     cards: Annotated[
         list[Path] | None,
@@ -29,44 +31,33 @@ def page(
             "--from", help="Card of a training run, in place of the options below; may be repeated."
         ),
     ] = None,
-    noise_multiplier: report.NoiseOption = None,
     delta: Annotated[
         float | None,
-        typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel="What is run"),
+        typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=RUN),
     ] = None,
-    steps: options.StepsOption = None,
-    epochs: options.EpochsOption = 1,
-    sampler: options.SamplerOption = SamplerName.BALLS_AND_BINS,
-    fixed_bins: options.FixedBinsOption = False,
-    examples: options.ExamplesOption = None,
-    batch_size: options.BatchSizeOption = None,
-    max_batch_size: options.MaxBatchSizeOption = None,
     alone: Annotated[bool, typer.Option("--alone", help="Leave out the other samplers.")] = False,
     title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "Privacy of a training run",
 ) -> None:
     """Curves, table and statement in one file. For example: ballsbins page -s 0.5 -T 1000 -d 1e-6 -o privacy.html"""
     from ballsbins._files import write_text
-    from ballsbins.web import chart, compose
+    from ballsbins.web import markup
+    from ballsbins.web import page as pages
 
     if out.suffix.lower() not in ENDINGS:
         raise InvalidInputError(
             "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
         )
-    chart.library()  # if it is not installed, say so before anything is computed
+    markup.bokeh_library()  # if it is not installed, say so before anything is computed
     if cards:
-        options.refuse_beside_cards(context, "cards", "out", "title")
-        text = compose.of_cards(cards, title)
+        refuse_others(context, "cards", "out", "title", beside="--from", advice=CARD_STATES)
+        text = pages.page_of_cards(cards, title)
     else:
-        if noise_multiplier is None or delta is None:
-            missing = "--noise-multiplier" if noise_multiplier is None else "--delta"
+        if run.noise_multiplier is None or delta is None:
+            missing = "--noise-multiplier" if run.noise_multiplier is None else "--delta"
             raise InvalidInputError(
                 missing, None, "given, or --from card.json", "Describe the run, or name its card."
             )
-        mechanism, _ = options.mechanism_from(
-            sampler, noise_multiplier, steps, epochs, fixed_bins=fixed_bins, examples=examples,
-            batch_size=batch_size, max_batch_size=max_batch_size,
-        )  # fmt: skip
-        text = compose.of_mechanism(mechanism, delta, title, examples=examples, alone=alone)
+        text = pages.page_of_mechanism(run.mechanism(), delta, title, examples=run.examples, alone=alone)
     write_text(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
@@ -74,7 +65,7 @@ def page(
 
 
 def serve(
-    port: Annotated[int, typer.Option("--port", "-p", help="Where to listen; 0 has a free port chosen.")] = 0,
+    port: Annotated[int, typer.Option("--port", "-p", help="Where to listen; 0 picks a free port.")] = 0,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; the default is for this machine alone.")
     ] = "127.0.0.1",

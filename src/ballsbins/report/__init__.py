@@ -1,8 +1,8 @@
 """What may be published: the card of a run, its privacy statement, the check of somebody else's card, citations."""
 
 from ballsbins.report.card import Card
+from ballsbins.report.card_parts import FloatingPoint
 from ballsbins.report.citation import citation
-from ballsbins.report.floating_point import FloatingPoint
 from ballsbins.report.statement import Statement
 
 __all__ = ["Card", "FloatingPoint", "Statement", "citation"]

@@ -16,9 +16,7 @@ from ballsbins._files import write_text
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.floating_point import FloatingPoint
-from ballsbins.report.saved_claim import claim_from_dict, is_line
-from ballsbins.report.versions import library_versions
+from ballsbins.report.card_parts import FloatingPoint, claim_from_dict, is_line, library_versions
 
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
@@ -36,15 +34,36 @@ _NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under 
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """What was run (`mechanism`, with the steps really taken), at which δ its ε is claimed, and the circumstances.
+    """The card of a run: what was run, which ε is claimed for it, and the circumstances. None is "not recorded".
 
-    `planned` is what was meant to be run, if the run stopped early. `normaliser` is the constant by which sums of
-    clipped gradients were divided. `noise` says in a few words how the noise was drawn, `key_secret` whether the
-    key was more than a plain seed (`Key.is_secret`); `key_commitment` is `Key.commitment()` and `run` is `Key.run`,
-    the public id of the run: two cards with the same run share their batches. `floating_point` says what is known
-    of it; None is "not recorded". `metrics` and `details` are free JSON; never put there what depends on the
-    batches. `stated` is the claim if it was obtained in another way than by `mechanism.epsilon(delta)`, for example
-    by Monte Carlo.
+    Attributes:
+        mechanism: what was run, with the steps really taken.
+        delta: δ at which ε is claimed, a probability in (0, 1).
+        clip_norm: the largest norm of one example's gradient, above 0.
+        num_examples: the number of training examples; it is public.
+        planned: what was meant to be run, if the run stopped early; it differs from `mechanism` in its length only.
+        metrics: how good the model is, as free JSON. Never put anything here that depends on the batches.
+        not_covered: one sentence for each use of the data that the claim leaves out.
+        key_commitment: `Key.commitment()` of the master key.
+        key_secret: whether the key was more than a plain seed (`Key.is_secret`).
+        run: `Key.run`, the public id of the run. Two cards with the same one share their batches.
+        noise: how the noise was drawn, in a few words.
+        floating_point: what is known of the arithmetic of the run.
+        normaliser: the public constant that sums of clipped gradients were divided by, above 0.
+        details: more, as free JSON; never anything that depends on the batches.
+        versions: libraries and their versions; those that are loaded, by default.
+        stated: the claim, if it was obtained in another way than by `mechanism.epsilon(delta)`: by Monte Carlo, say.
+
+    Raises:
+        InvalidInputError: a field is not what it must be; the error names it.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.report import Card
+        >>> card = Card(Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.5), delta=1e-6, clip_norm=1.0)
+        >>> card.write("card.json")
+        >>> Card.read("card.json").claim.upper == card.claim.upper
+        True
     """
 
     mechanism: Mechanism
@@ -116,7 +135,7 @@ class Card:
             advice = "Count the examples of the training data; the number is public."
             number = _check.integer("num_examples", self.num_examples, 0, advice=advice)
             object.__setattr__(self, "num_examples", number)
-        known = getattr(self.mechanism.sampler, "num_examples", None)
+        known = self.mechanism.sampler.num_examples
         if known is not None and self.num_examples not in (None, known):
             advice = "The penalty of truncation was computed for the sampler's number: use one and the same."
             raise InvalidInputError(
@@ -139,13 +158,21 @@ class Card:
         return self.mechanism.epsilon(self.delta) if self.stated is None else self.stated
 
     def statement(self) -> Statement:
-        """The privacy statement of this run."""
-        from ballsbins.report.prose import statement_of
+        """Put the card into words.
+
+        Returns:
+            The statement; a claim that the accountant does not confirm has none.
+        """
+        from ballsbins.report.statement_text import statement_of
 
         return statement_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with the number of its schema."""
+        """Give the card as plain data for JSON.
+
+        Returns:
+            All fields, the claim, and the number of the schema.
+        """
         claim = self.claim.to_dict()
         claim.pop("mechanism", None)  # it stands beside the claim already
         return {
@@ -170,7 +197,17 @@ class Card:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Card:
-        """Build the card that `to_dict` wrote; the claim is taken as it stands, `check` recomputes it."""
+        """Build the card that `to_dict` wrote.
+
+        Args:
+            saved: the plain data. An unknown or missing field is an error.
+
+        Returns:
+            The card, with its claim as it stands; `ballsbins check` recomputes it.
+
+        Raises:
+            InvalidInputError: it is not a card, or one of another version; the error names the field.
+        """
         if not isinstance(saved, Mapping):
             raise InvalidInputError("a card", type(saved).__name__, "a JSON object", "Was the file cut?")
         schema = saved.get("schema")
@@ -212,14 +249,28 @@ class Card:
         return Card(mechanism, saved["delta"], stated=claim_from_dict(saved["claim"]), **given)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the card as JSON; a reader sees the old file or the whole new one, never a part."""
+        """Write the card as JSON; a reader sees the old file or the whole new one, never a part.
+
+        Args:
+            path: the file to make or to replace.
+        """
         target = Path(path)
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_text(target, text)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Card:
-        """Read a card; what is not one is refused with the reason."""
+        """Read a card.
+
+        Args:
+            path: the file. What is not a card is refused with the reason.
+
+        Returns:
+            The card, with its claim as it stands in the file.
+
+        Raises:
+            InvalidInputError: the file cannot be read, or has no card.
+        """
         name = str(path)
         try:
             text = Path(path).read_text(encoding="utf-8")

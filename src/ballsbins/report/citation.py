@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ballsbins.accounting.curve import Kind
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.versions import library_versions
+from ballsbins.report.card_parts import library_versions
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
 _ENTRIES = {
@@ -128,7 +128,7 @@ def cited(mechanism: Mechanism, kind: Kind) -> list[str]:
         keys += ["doroshenko22connect", "koskela20computing"]
     if isinstance(sampler, (Deterministic, Shuffle)) or kind == "closed form":
         keys.append("balle18improving")
-    if getattr(sampler, "max_batch_size", None) is not None:
+    if sampler.max_batch_size is not None:
         keys.append("chua24scalable")
     if kind == "sampled":
         keys += ["david04order", "hoeffding63probability"]
@@ -138,7 +138,22 @@ def cited(mechanism: Mechanism, kind: Kind) -> list[str]:
 
 
 def citation(mechanism: Mechanism, kind: Kind) -> str:
-    """BibTeX of the works behind a run, its accounting and its statement."""
+    """Give the BibTeX of the works behind a run, its accounting and its statement, and of no others.
+
+    Args:
+        mechanism: what was run.
+        kind: the kind of the answer that is reported (`Bound.kind`).
+
+    Returns:
+        BibTeX entries with empty lines between them.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.report import citation
+        >>> run = Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.5)
+        >>> "Balls-and-Bins Sampling" in citation(run, run.epsilon(1e-6).kind)
+        True
+    """
     own = f"""@software{{ballsbins,
   title     = {{ballsbins: differentially private training with balls-and-bins batches, and its exact privacy}},
   author    = {{{{The ballsbins maintainers}}}},

@@ -27,14 +27,35 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class Statement:
-    """What may be published about a run. `facts` has the same in numbers, unrounded."""
+    """What may be published about a run, as text, Markdown or JSON. `Card.statement` makes it.
+
+    Attributes:
+        headline: the claim in one or two sentences.
+        sections: the paragraphs under their headings, in order.
+        facts: the same in numbers, unrounded, as plain data for JSON.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.report import Card
+        >>> run = Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.5)
+        >>> statement = Card(run, delta=1e-6, num_examples=60_000).statement()
+        >>> print(statement.headline)
+        (ε, δ)-differential privacy for each training example: ε is at most ... at δ = 1e-6.
+    """
 
     headline: str
     sections: tuple[Section, ...]
     facts: Mapping[str, Any] = field(repr=False)
 
     def markdown(self, level: int = 2) -> str:
-        """Markdown whose headings begin at `level`."""
+        """Give the statement as Markdown.
+
+        Args:
+            level: the number of # of the top heading, at least 1.
+
+        Returns:
+            The text, which ends with a line break.
+        """
         marks = "#" * level
         parts = [f"{marks} Privacy statement", f"**{self.headline}**"]
         for section in self.sections:
@@ -43,7 +64,14 @@ class Statement:
         return "\n\n".join(parts) + "\n"
 
     def text(self, width: int = _WIDTH) -> str:
-        """Plain text, wrapped."""
+        """Give the statement as plain text.
+
+        Args:
+            width: columns to wrap lines at.
+
+        Returns:
+            The text, which ends with a line break.
+        """
         title = "Privacy statement"
         parts = [f"{title}\n{'=' * len(title)}", _filled(self.headline, width)]
         for section in self.sections:
@@ -52,7 +80,11 @@ class Statement:
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the prose by section, and the facts behind it."""
+        """Give the statement as plain data for JSON.
+
+        Returns:
+            The prose by section, the facts behind it, and the number of the schema.
+        """
         return {
             "schema": SCHEMA,
             "headline": self.headline,

@@ -12,8 +12,8 @@ from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, Statement
-from ballsbins.report.words import describe, name_of
-from ballsbins.samplers import Sampler
+from ballsbins.report.numbers import describe
+from ballsbins.samplers import BallsAndBins, Sampler
 
 POINTS = 48  # of a curve; the eye sees no more on a picture this wide
 _STRETCH = 1.35  # how far beyond its ε at δ a curve is drawn
@@ -64,7 +64,7 @@ def row_of(mechanism: Mechanism, delta: float, claim: Bound | None = None, name:
     """ε at δ, computed unless it is a claim that is shown as it stands."""
     bound = mechanism.epsilon(delta) if claim is None else claim
     return Row(
-        name_of(mechanism.sampler) if name is None else name,
+        mechanism.sampler.name if name is None else name,
         describe(mechanism),
         delta,
         float(bound.lower),
@@ -102,3 +102,9 @@ def calibrated(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> I
 def statement_of(mechanism: Mechanism, delta: float, num_examples: int | None) -> Iterator[Statement]:
     """The statement of a run that is still to be made."""
     yield Card(mechanism, delta, num_examples=num_examples).statement()
+
+
+def warm_up() -> None:
+    """Import and ask once for practice: fill the caches that all questions share before the first one comes."""
+    for _ in of_run(Mechanism(BallsAndBins(234), 0.6), 1e-6):
+        pass

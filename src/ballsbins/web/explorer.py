@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ballsbins.cli.options import SamplerName
+from ballsbins.ask import SamplerName
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Statement
-from ballsbins.report.words import name_of, up
-from ballsbins.samplers import BallsAndBins
-from ballsbins.web import answers, compose, markup, page
+from ballsbins.report.numbers import up
+from ballsbins.web import answers, markup, page
 from ballsbins.web.answers import Calibrated, Points, Row
-from ballsbins.web.jobs import Work, Workers
 from ballsbins.web.question import Question, field_of
+from ballsbins.web.workers import Work, Workers
 
 QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0
-PAUSE = (
-    0.2  # seconds of rest before slow work begins: while a slider moves, every question is replaced sooner
-)
+# Seconds of rest before slow work begins: while a slider moves, every question is replaced sooner.
+PAUSE = 0.2
 _REMEMBERED = 256
 # the other samplers in the order of the table; their numbers are those of the chart's lines
 PLACES = {name: place for place, name in enumerate(SamplerName)}
@@ -74,10 +72,8 @@ class Explorer:
 
     def _lane(self, mechanism: Mechanism) -> Workers:
         """Several epochs of redrawn bins are composed, which takes longer; all else answers at once."""
-        composed = (
-            isinstance(mechanism.sampler, BallsAndBins) and mechanism.sampler.redraw and mechanism.epochs > 1
-        )
-        return self.slow if composed else self.quick
+        _, epochs = mechanism.independent_epochs
+        return self.slow if epochs > 1 else self.quick
 
     async def results(self, question: Question) -> AsyncIterator[tuple[str, Any]]:
         """(part, result) as they become known; a result may be the error that took its place."""
@@ -157,7 +153,7 @@ class Explorer:
                 row["headline"] = markup.headline_html(result)
             events = [_line("row", **row)]
             if len(rows) == len(SamplerName):
-                events.append(_line("note", text=compose.note_of([rows[name] for name in SamplerName])))
+                events.append(_line("note", text=page.note_of([rows[name] for name in SamplerName])))
             return events
         if isinstance(result, Points):
             place = PLACES[SamplerName(part)]
@@ -187,7 +183,7 @@ class Explorer:
                 elif isinstance(result, BallsBinsError) and name != "calibration":
                     if name in (SamplerName.BALLS_AND_BINS, "statement"):
                         raise result
-                    silent.append(f"{name_of(question.mechanisms[name].sampler)}: {result}")
+                    silent.append(f"{question.mechanisms[name].sampler.name}: {result}")
         finally:
             self.open -= 1
         runs = [
@@ -195,7 +191,7 @@ class Explorer:
             for name in SamplerName
             if name in points
         ]
-        note = compose.note_of([run.row for run in runs], silent)
+        note = page.note_of([run.row for run in runs], silent)
         return await asyncio.to_thread(page.page, "Privacy of a training run", runs, note)
 
 
@@ -204,7 +200,7 @@ def _line(kind: str, **content: Any) -> bytes:
 
 
 def _silent(mechanism: Mechanism, reason: str) -> str:
-    name = name_of(mechanism.sampler)
+    name = mechanism.sampler.name
     ink = markup.ink_of(name, 0)
     return (
         f'<th scope="row">{markup.swatch(ink)}<span>{escape(name)}</span></th>'

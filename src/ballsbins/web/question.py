@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ballsbins import _check
-from ballsbins.cli import options
-from ballsbins.cli.options import SamplerName
+from ballsbins.ask import SamplerName, sampler_from, steps_from, under_each_sampler
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 
@@ -80,25 +79,29 @@ def question_from(query: Mapping[str, str]) -> Question:
     if "delta" not in read:
         raise InvalidInputError("delta", None, "given", "An ε means nothing without its δ.")
     fixed = _flag(given.get("fixed-bins", ""))
-    mechanisms, derived = {}, None
-    for name in SamplerName:
-        bins = name is SamplerName.BALLS_AND_BINS
-        mechanisms[str(name)], derived = options.mechanism_from(
-            name,
-            read["noise-multiplier"],
-            read.get("steps"),
-            read.get("epochs", 1),
-            fixed_bins=fixed and bins,
-            examples=read.get("examples"),
-            batch_size=read.get("batch-size"),
-            max_batch_size=read.get("max-batch-size") if bins or name is SamplerName.POISSON else None,
-        )
+    examples = read.get("examples")
+    steps, derived = steps_from(read.get("steps"), examples, read.get("batch-size"))
+    sampler = sampler_from(
+        SamplerName.BALLS_AND_BINS,
+        steps,
+        fixed_bins=fixed,
+        max_batch_size=read.get("max-batch-size"),
+        examples=examples,
+    )
+    run = Mechanism(sampler, read["noise-multiplier"], read.get("epochs", 1))
     fields = tuple((name, text) for name, text in given.items() if name != "fixed-bins" or fixed)
     delta = _check.delta(
         read["delta"], advice="It is a probability; common choices are below 1 / number of examples."
     )
     target = cast("float | None", read.get("epsilon"))
-    return Question(mechanisms, delta, target, read.get("examples"), derived, fields)
+    return Question(
+        {str(name): each for name, each in under_each_sampler(run).items()},
+        delta,
+        target,
+        examples,
+        derived,
+        fields,
+    )
 
 
 def field_of(error: Exception) -> str | None:

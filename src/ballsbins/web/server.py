@@ -11,18 +11,18 @@ from contextlib import suppress
 
 from ballsbins import _check, _extras
 from ballsbins.errors import InvalidInputError
-from ballsbins.web import chart
+from ballsbins.web import markup
 from ballsbins.web.guard import is_loopback
 
 
 def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) -> None:
     """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal."""
-    uvicorn = _extras.load("uvicorn", feature=chart.FEATURE, extra=chart.EXTRA)
-    _extras.load("starlette", feature=chart.FEATURE, extra=chart.EXTRA)
+    uvicorn = _extras.load("uvicorn", feature=markup.FEATURE, extra=markup.EXTRA)
+    _extras.load("starlette", feature=markup.FEATURE, extra=markup.EXTRA)
     with bind(host, port) as listening:
-        from ballsbins.web import routes
+        from ballsbins.web import application
 
-        application = routes.build(host)
+        app = application.build(host)
         url = _url(host, listening.getsockname()[1])
         say(f"The page is at {url} and stays until you press Ctrl-C.")
         if not is_loopback(host):
@@ -33,7 +33,7 @@ def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) ->
         if browser:  # in a thread of its own: some browsers keep the caller waiting
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         config = uvicorn.Config(
-            application,
+            app,
             log_level="critical",
             access_log=False,
             server_header=False,
@@ -49,7 +49,7 @@ def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) ->
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; whatever is in the way is said in words."""
-    number = _check.integer("--port", port, 0, 65535, advice="Leave it out, or 0, to have a free one chosen.")
+    number = _check.integer("--port", port, 0, 65535, advice="Leave it out, or 0, to pick a free one.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
     except OSError:

@@ -38,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.noise import Domain
-from ballsbins.report.versions import library_versions
+from ballsbins.report.card_parts import library_versions
 from ballsbins.samplers import Key
 from ballsbins.training.machine_check import processor
 from ballsbins.training.training_plan import digest

@@ -234,7 +234,7 @@ def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
         "the number of examples in the data set",
         len(dataset),
         mechanism.sampler.steps,
-        advice=f"The mechanism has {mechanism.sampler.steps:,} steps an epoch: take fewer steps than examples.",
+        advice=f"The mechanism has {mechanism.sampler.steps:,} steps per epoch: take fewer steps than examples.",
     )
 
 

@@ -219,7 +219,7 @@ function receive(event, mine) {
   const handlers = {
     run() {
       byId("command").textContent = event.command;
-      byId("derived").textContent = `${event.steps.toLocaleString("en")} steps an epoch`;
+      byId("derived").textContent = `${event.steps.toLocaleString("en")} steps per epoch`;
       offer(false);
       if (!query().has("epsilon")) fill("calibration", '<p class="given">State a target ε to have σ found.</p>');
     },

@@ -1,7 +1,12 @@
-"""`ballsbins demo`, which `make run` runs: data → noise for a target → training → AUC, ε and the statement."""
+"""`ballsbins reproduce | demo`: the paper's figures and tables, and all of it on generated data in a minute.
+
+`make run` runs the demo: data → noise for a target → training → AUC, ε and the statement.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import tempfile
 import time
 from contextlib import nullcontext
@@ -14,10 +19,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ballsbins.cli import render
-from ballsbins.cli.train import bar
-from ballsbins.report.words import stated
-from ballsbins.samplers import BallsAndBins, Poisson, Shuffle, new_key
+from ballsbins.cli import output
+from ballsbins.cli.progress import training_bar
+from ballsbins.comparison import at_equal_noise
+from ballsbins.errors import InvalidInputError
+from ballsbins.report.numbers import down, stated, up
+from ballsbins.reproduce import FalseClaimError, Scale, load, names
+from ballsbins.samplers import BallsAndBins, new_key
 
 if TYPE_CHECKING:
     from ballsbins.training.jax.trainer import InMemory, Result
@@ -29,8 +37,52 @@ OURS, FREE = "balls-and-bins", "without privacy"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command("reproduce")(reproduce)
     app.command("demo")(demo)
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which one; without it they are listed.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The paper's sample sizes: minutes to hours.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Seconds, to see that it works.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory for the results: JSON, PNG, SVG.")
+    ] = Path("reproduced"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", help="For utility: a directory of `ballsbins data prepare`, not generated data."
+        ),
+    ] = None,
+) -> None:
+    """Reproduce a figure or table of the paper. For example: ballsbins reproduce order-statistics"""
+    console = output.console()
+    if full and small:
+        raise InvalidInputError("--small", True, "left out with --full", "Choose one of the two.")
+    if name is None:
+        for known, shows in names().items():
+            console.print(f"[bold]{known:18}[/bold] {shows}", soft_wrap=True)
+        return
+    run = load(name)
+    if data is not None:
+        if "data" not in inspect.signature(run).parameters:
+            raise InvalidInputError("--data", str(data), f"left out for {name}", "Only utility takes data.")
+        run = functools.partial(run, data=data)  # type: ignore[call-arg]  # looked up above
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # before any work whose results would have no place
+    except OSError as error:
+        raise InvalidInputError(
+            "--out", str(out), f"a directory that can be made ({error.strerror})", "Name another one."
+        ) from None
+    scale: Scale = "full" if full else "small" if small else "quick"
+    begun = time.monotonic()
+    try:
+        run(scale, out, console)
+    except FalseClaimError as error:
+        typer.echo(f"ballsbins: CLAIM FAILED in {name}: {error}", err=True)
+        raise typer.Exit(1) from None
+    console.print(f"{name}, {scale}: {time.monotonic() - begun:.0f} s; results are in {out}", style="dim")
 
 
 def demo(
@@ -44,7 +96,7 @@ def demo(
     """Generate data, find the noise for a target, train with three samplers, and say what each may claim."""
     place = tempfile.TemporaryDirectory(prefix="ballsbins-") if out is None else nullcontext(str(out))
     with place as directory:
-        _demo(render.console(), examples, Path(directory))
+        _demo(output.console(), examples, Path(directory))
 
 
 def _demo(out: Console, examples: int, directory: Path) -> None:
@@ -87,7 +139,7 @@ def _data(out: Console, examples: int, directory: Path) -> InMemory:
         out,
         "Data",
         f"{len(data.train):,} generated ad impressions to train on, {len(features.integers)} integers and "
-        f"{len(features.categories)} categories each; who knew how they were made would reach an AUC of "
+        f"{len(features.categories)} categories each; the best possible AUC is "
         f"{made.best_auc:.3f}",
     )
     return data
@@ -110,7 +162,7 @@ def _plan(out: Console, n: int) -> TrainingPlan:
     _say(
         out,
         "Noise",
-        f"σ = {render.up(mechanism.noise_multiplier, 6)} for {mechanism.sampler.steps:,} steps, the least that meets "
+        f"σ = {up(mechanism.noise_multiplier, 6)} for {mechanism.sampler.steps:,} steps, the least that meets "
         f"the target, found and checked in {took:.1f} s",
     )
     return TrainingPlan.of(mechanism, clip_norm=1.0, learning_rate=0.01, embedding_dim=8, hidden=(64, 32))
@@ -118,22 +170,17 @@ def _plan(out: Console, n: int) -> TrainingPlan:
 
 def _plans(plan: TrainingPlan) -> dict[str, TrainingPlan]:
     """The plan with each sampler, at the same noise; and without noise or clipping, to see what privacy costs."""
-    bins = plan.sampler
-    assert isinstance(bins, BallsAndBins)
-    poisson = Poisson(bins.steps, max_batch_size=bins.max_batch_size, num_examples=bins.num_examples)
-    return {
-        OURS: plan,
-        "Poisson": replace(plan, sampler=poisson),
-        "shuffle": replace(plan, sampler=Shuffle(bins.steps)),
-        FREE: replace(plan, sampler=Shuffle(bins.steps), noise_multiplier=0.0, clip_norm=None),
-    }
+    assert plan.mechanism is not None
+    runs = at_equal_noise(plan.mechanism, truncated=True)
+    plans = {name: replace(plan, sampler=runs[name].sampler) for name in (OURS, "Poisson", "shuffle")}
+    return plans | {FREE: replace(plans["shuffle"], noise_multiplier=0.0, clip_norm=None)}
 
 
 def _trained(out: Console, name: str, data: InMemory, plan: TrainingPlan, directory: Path) -> Result:
     from ballsbins.training.jax.trainer import train
 
     begin = time.perf_counter()
-    with bar(out, f"training, {name}") as show:
+    with training_bar(out, f"training, {name}") as show:
         result = train(data, plan, key=new_key(), directory=directory, delta=DELTA, progress=show)
     took = time.perf_counter() - begin
     _say(out, "Trained", f"{name}: {result.steps:,} steps in {took:.1f} s, compiling and accounting included")
@@ -144,19 +191,19 @@ def _compare(out: Console, results: dict[str, Result]) -> None:
     rows = []
     for name, result in results.items():
         claim = None if result.card is None else result.card.claim
-        least = "" if claim is None else render.down(float(claim.lower), 4)
-        most = "none" if claim is None else render.up(float(claim.upper), 4)
+        least = "" if claim is None else down(float(claim.lower), 4)
+        most = "none" if claim is None else up(float(claim.upper), 4)
         rows.append((name, f"{result.metrics['test_auc']:.4f}", least, most))
     columns = ["sampler", "AUC on test data", f"ε at least (δ = {stated(DELTA)})", "ε at most"]
-    out.print(render.plain_table(columns, rows))
+    out.print(output.plain_table(columns, rows))
     out.print()
     poisson, shuffled = (results[name].card for name in ("Poisson", "shuffle"))
     assert poisson is not None
     assert shuffled is not None
     out.print(
-        "The three private models are about equally good. Who shuffles and reports Poisson claims "
-        f"ε ≤ {render.up(float(poisson.claim.upper), 3)}, but the truth is at least "
-        f"{render.down(float(shuffled.claim.lower), 3)}. Balls-and-bins is as easy as shuffling, "
+        "The three private models are about equally good. Whoever shuffles and reports Poisson claims "
+        f"ε ≤ {up(float(poisson.claim.upper), 3)}, but the truth is at least "
+        f"{down(float(shuffled.claim.lower), 3)}. Balls-and-bins is as easy as shuffling, "
         "and its claim is true."
     )
 

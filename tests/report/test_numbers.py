@@ -1,14 +1,14 @@
-"""Numbers in the answers of commands: as they were written, or rounded against ourselves, in one form everywhere."""
+"""Numbers in the answers of commands: as they were written, or rounded conservatively, in one form everywhere."""
 
 from __future__ import annotations
 
 import pytest
 from typer.testing import CliRunner
 
-from ballsbins import InvalidInputError
+from ballsbins import BallsAndBins, InvalidInputError, Mechanism
+from ballsbins.ask import interval, meaning
 from ballsbins.cli import app
-from ballsbins.cli.compare import interval, meaning
-from ballsbins.comparison import crossover, four
+from ballsbins.comparison import at_equal_noise, crossover
 
 
 def shown(*words):
@@ -36,7 +36,7 @@ def test_what_was_chosen_is_shown_as_written_or_rounded_up():
 
 
 def test_the_crossover_is_stated_where_it_is_proved():
-    mechanisms = four(0.5, 10_000, 1)
+    mechanisms = at_equal_noise(Mechanism(BallsAndBins(10_000), 0.5))
     found = crossover(mechanisms["balls-and-bins"], mechanisms["Poisson"])
     text = shown("compare", "-s", 0.5, "-T", 10_000, "-d", 1e-6)
     left, right = text.partition("up to ε = ")[2].rstrip(".").split(", below it from ")
@@ -45,8 +45,9 @@ def test_the_crossover_is_stated_where_it_is_proved():
 
 
 def test_without_noise_nothing_is_better_than_anything():
-    none = {name: [mechanism.epsilon(1e-6)] for name, mechanism in four(0.01, 100, 1).items()}
-    assert {interval(*bounds) for bounds in none.values()} == {"700 … ∞"}
+    runs = at_equal_noise(Mechanism(BallsAndBins(100), 0.01))
+    none = {name: mechanism.epsilon(1e-6) for name, mechanism in runs.items()}
+    assert {interval(bound) for bound in none.values()} == {"700 … ∞"}
     assert "no way to draw batches protects anybody" in meaning(none, 1e-6)
     assert "better than Poisson" not in shown("compare", "-s", 1e6, "-T", 100, "-d", 1e-6)
 

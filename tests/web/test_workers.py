@@ -10,7 +10,7 @@ import pytest
 
 from ballsbins import BallsAndBins, BallsBinsError, InvalidInputError, Mechanism
 from ballsbins.web import answers
-from ballsbins.web.jobs import DiedError, TooLongError, Workers
+from ballsbins.web.workers import DiedError, TooLongError, Workers
 
 
 async def collect(workers, work, *arguments):

@@ -19,6 +19,14 @@ from typing import Any
 
 from ballsbins.errors import BallsBinsError
 
+# what the process that workers are forked from imports, once for all of them
+_PRELOADED = (
+    "ballsbins.accountant",
+    "ballsbins.calibration",
+    "ballsbins.report.statement_text",
+    "ballsbins.web.answers",
+    "ballsbins.web.workers",
+)
 MEMORY = 4 * 2**30  # bytes that one worker may reserve
 
 Work = Callable[..., Iterator[Any]]
@@ -117,7 +125,7 @@ class _Worker:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if context.get_start_method() == "forkserver":
-            context.set_forkserver_preload(["__main__", "ballsbins.web.jobs", "ballsbins.web.warm"])
+            context.set_forkserver_preload(["__main__", *_PRELOADED])
         self._pipe, theirs = context.Pipe()
         self._process: BaseProcess = context.Process(  # type: ignore[attr-defined]
             target=_serve, args=(theirs, urgent), daemon=True
@@ -160,9 +168,9 @@ def _serve(pipe: Connection, urgent: bool) -> None:
     if not urgent:
         with suppress(AttributeError, OSError):  # not a POSIX system
             os.nice(10)
-    from ballsbins.web import warm
+    from ballsbins.web.answers import warm_up
 
-    warm.up()
+    warm_up()
     with suppress(EOFError, OSError):  # the server has gone
         while True:
             work, arguments = pipe.recv()

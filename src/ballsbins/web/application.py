@@ -1,4 +1,4 @@
-"""The live page's server: what may be asked of it, and nothing else."""
+"""The live page's application: what may be asked of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ballsbins.errors import BallsBinsError
-from ballsbins.web import chart, markup, page
+from ballsbins.web import markup, page
 from ballsbins.web.explorer import PLACES, Explorer
 from ballsbins.web.guard import Guard
 from ballsbins.web.question import DEFAULTS, Question, field_of, question_from
@@ -26,17 +26,17 @@ _SCRIPTS = ("chart.js", "copy.js", "explorer.js")
 
 def build(host: str) -> Starlette:
     """The application, for a server that listens on `host`."""
-    version = chart.version()
+    version = markup.bokeh_version()
     explorer = Explorer()
     home = Template(markup.asset("explorer.html")).substitute(
         bokeh=f"bokeh-{version}.js",
-        figure=page.script_json(json.loads(chart.figure_json(list(PLACES.values())))),
+        figure=page.script_json(json.loads(markup.figure_json(list(PLACES.values())))),
         defaults=page.script_json(dict(DEFAULTS)),
     )
     # all that is ever served, read once: no request leads to a file
     assets = {name: (markup.asset(name), "text/javascript") for name in _SCRIPTS}
     assets |= {name: (markup.asset(name), "text/css") for name in ("style.css", "explorer.css")}
-    assets[f"bokeh-{version}.js"] = (chart.library(), "text/javascript")
+    assets[f"bokeh-{version}.js"] = (markup.bokeh_library(), "text/javascript")
 
     async def show(request: Request) -> Response:
         del request

@@ -6,14 +6,15 @@ import math
 
 from typer.testing import CliRunner
 
+from ballsbins import Mechanism, Poisson
 from ballsbins.cli import app
-from ballsbins.report.audit_run import audit_run
+from ballsbins.comparison import poisson_claim
 
 
 def test_a_claim_of_nothing_is_false_if_shuffled():
-    findings = audit_run(0.4, 100, 3, 0.5)
+    findings = poisson_claim(Mechanism(Poisson(100), 0.4, 3), 0.5)
     assert findings.poisson.upper == 0.0
-    assert findings.report_is_false_if_shuffled
+    assert findings.false_if_shuffled
     assert findings.factor == math.inf
-    done = CliRunner().invoke(app, ["audit-run", "-s", "0.4", "-T", "100", "-E", "3", "-d", "0.5"])
+    done = CliRunner().invoke(app, ["poisson-claim", "-s", "0.4", "-T", "100", "-E", "3", "-d", "0.5"])
     assert done.exception is None or isinstance(done.exception, SystemExit)

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them. What is rounded is rounded against ourselves."""
+"""Numbers and runs as people read them. Bounds are rounded conservatively."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 
 def up(value: float, digits: int = 6) -> str:
@@ -63,20 +62,6 @@ def _written(number: Decimal) -> str:
     return f"{number:e}".replace("e-0", "e-").replace("e+0", "e+")
 
 
-def name_of(sampler: Sampler) -> str:
-    """A sampler in words."""
-    match sampler:
-        case BallsAndBins():
-            return "balls-and-bins" if sampler.redraw else "balls-and-bins (fixed bins)"
-        case Poisson():
-            return "Poisson"
-        case Shuffle():
-            return "shuffle"
-        case Deterministic():
-            return "deterministic"
-    return type(sampler).__name__
-
-
 def count(number: int, singular: str) -> str:
     """1 epoch, 2 epochs, 1,000 steps."""
     return f"{number:,} {singular}" + ("" if number == 1 else "s")
@@ -96,13 +81,13 @@ def length_of(mechanism: Mechanism) -> str:
 def describe(mechanism: Mechanism, derived: str | None = None) -> str:
     """The run in one line of public facts."""
     sampler = mechanism.sampler
-    limit = getattr(sampler, "max_batch_size", None)
+    limit = sampler.max_batch_size
     cut = "" if limit is None else f", batches truncated to {limit:,}"
     why = "" if derived is None else f" ({derived})"
     last = mechanism.last_epoch_steps
     early = "" if last is None else f", the last stopped after {count(last, 'step')}"
     sigma = f"{mechanism.noise_multiplier:.10g}"
     return (
-        f"{name_of(sampler)}, σ = {sigma}, {count(sampler.steps, 'step')} an epoch{why}, "
+        f"{sampler.name}, σ = {sigma}, {count(sampler.steps, 'step')} per epoch{why}, "
         f"{count(mechanism.epochs, 'epoch')}{early}{cut}"
     )

@@ -7,34 +7,22 @@ is only bounded as "at least … and at most …", what is only probable with it
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
 from ballsbins.report.check import refuse_false
-from ballsbins.report.elsewhere import Replaced, epsilon_of, replace_one, under_others
+from ballsbins.report.numbers import confidence, count, down, length_of, near, stated, up
 from ballsbins.report.statement import Item, Section, Statement
-from ballsbins.report.words import confidence, count, down, length_of, name_of, near, stated, up
+from ballsbins.report.statement_facts import (
+    Replaced,
+    epsilon_of,
+    facts_of,
+    never_covered,
+    replace_one,
+    under_others,
+)
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
-
-
-def never_covered(card: Card) -> list[str]:
-    """What no accounting of training steps covers, and, unless the run's arithmetic is known, floating point."""
-    sampler, floating_point = card.mechanism.sampler, card.floating_point
-    batches = {
-        BallsAndBins: "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
-        Poisson: "realised batch sizes and the batches themselves",
-        Shuffle: "the batches themselves: given them, they are deterministic",
-    }.get(type(sampler))
-    return [
-        "other trainings on the same data, such as those that chose the hyperparameters: each has its own cost",
-        "vocabularies, feature statistics and the choice of the model where they were taken from the same data",
-        "training losses, gradient norms and other values computed from the training data and logged",
-        *([] if batches is None else [batches]),
-        *([] if floating_point is not None else ["the finite precision of floating-point noise and sums"]),
-        "side channels such as timing",
-    ]
 
 
 def statement_of(card: Card) -> Statement:
@@ -53,7 +41,7 @@ def statement_of(card: Card) -> Statement:
         _section("Under other samplers", _under_others(card, claim, others)),
         _section("To verify", _verify(card)),
     )
-    return Statement(_headline(card, claim), sections, _facts(card, claim, others, replaced))
+    return Statement(_headline(card, claim), sections, facts_of(card, claim, others, replaced))
 
 
 def _section(title: str, items: tuple[Item, ...]) -> Section:
@@ -141,7 +129,7 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
             "Nothing is stated for adding or removing an example: with one row fewer, the floating-point rounding of "
             "other examples changes."
         )
-    elif isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
+    elif card.mechanism.sampler.random_sizes:
         adding = (
             "The same numbers hold for adding or removing an example if the number of steps, the normaliser and the "
             "maximal batch size are constants that were not computed from the exact number of examples."
@@ -213,7 +201,7 @@ def _sampling(card: Card) -> str:
                 "deterministic: the examples in their given order, cut into batches whose sizes differ by at most "
                 "one."
             )
-    return f"{name_of(sampler)}."
+    return f"{sampler.name}."
 
 
 def _steps(card: Card) -> str:
@@ -240,9 +228,8 @@ def _sizes(card: Card, claim: Bound) -> str:
         expected = f"the number of examples divided by {sampler.steps:,}"
     else:
         expected = near(card.num_examples / sampler.steps, 6)
-    if isinstance(sampler, (Shuffle, Deterministic)):
+    if not sampler.random_sizes:
         return f"{expected}, rounded up or down."
-    assert isinstance(sampler, (BallsAndBins, Poisson))
     if sampler.max_batch_size is None:
         return f"{expected} expected; no maximal size, no batch is truncated."
     return (
@@ -263,9 +250,9 @@ def _normaliser(card: Card) -> str:
 
 def _randomness(card: Card) -> str:
     secret = "Key and batches"
-    if isinstance(card.mechanism.sampler, (BallsAndBins, Poisson)):
+    if card.mechanism.sampler.random_sizes:
         secret = "Key, batches and their sizes"
-    if isinstance(card.mechanism.sampler, Deterministic):
+    if not card.mechanism.sampler.is_random:
         batches, secret = "the batches are not random", "The key of the noise"
     elif card.key_commitment is None:
         batches = "the batches must follow from a secret key; none is recorded"
@@ -273,7 +260,7 @@ def _randomness(card: Card) -> str:
         batches = (
             f"the batches follow from a key (AES in counter mode) with the commitment {card.key_commitment}"
         )
-    if card.run is not None and not isinstance(card.mechanism.sampler, Deterministic):
+    if card.run is not None and card.mechanism.sampler.is_random:
         batches += f" and the run id {card.run}"
     if not card.key_secret:
         batches += (
@@ -310,7 +297,7 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
 
 def _composition(card: Card) -> str:
     alone = "The statement is for this run alone; other uses of the data add to it."
-    if isinstance(card.mechanism.sampler, Deterministic):
+    if not card.mechanism.sampler.is_random:
         return alone
     # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
     which = "the same key" if card.run is None else f"the run id {card.run}"
@@ -372,7 +359,7 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
     own = isinstance(card.mechanism.sampler, BallsAndBins)
     if own and poisson is not None and float(claim.lower) > float(poisson.upper):
         meaning += " Here Poisson would be the more private."
-    whole = " but no truncation" if getattr(card.mechanism.sampler, "max_batch_size", None) else ""
+    whole = " but no truncation" if card.mechanism.sampler.max_batch_size else ""
     text = f"With the same noise, steps and epochs{whole}, {at}: {'; '.join(parts)}.{meaning}"
     return (Item("Comparison", text),)
 
@@ -385,31 +372,3 @@ def _verify(card: Card) -> tuple[Item, ...]:
             "How", "`ballsbins check card.json` recomputes the claim from the card of the run by two methods."
         ),
     )
-
-
-def _facts(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: Replaced) -> dict[str, Any]:
-    saved = card.to_dict()
-    for name in ("schema", "metrics", "details"):
-        saved.pop(name)
-    sampler = card.mechanism.sampler
-    expected = None if card.num_examples is None else card.num_examples / sampler.steps
-    return saved | {
-        "epsilon_at_most": saved["claim"]["upper"],
-        "error_probability": 1.0 - claim.confidence,
-        "unit_of_privacy": "one training example",
-        "adjacency": "zero-out",
-        "released": "all iterates",
-        "total_steps": card.mechanism.total_steps,
-        "expected_batch_size": expected,
-        "max_batch_size": getattr(sampler, "max_batch_size", None),
-        "truncation_penalty": float(claim.penalty),
-        "replace_one": {
-            "twice_epsilon": replaced.twice_epsilon if math.isfinite(replaced.twice_epsilon) else None,
-            "delta_at_twice_epsilon": replaced.delta_at_twice,
-            "epsilon_at_delta": replaced.epsilon_at_delta,
-        },
-        "never_covered": never_covered(card),
-        "under_other_samplers": {
-            name: None if bound is None else bound.to_dict() for name, bound in others.items()
-        },
-    }

@@ -1,0 +1,143 @@
+"""From what a person typed to a Mechanism, and the sentences about answers: for the command line and the web page.
+
+Both read the same texts by the same functions, so the same mistake gets the same sentence. Errors name an input as
+the command line writes it (`--batch-size`); the page finds its field by that name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from ballsbins.bound import Bound
+from ballsbins.comparison import at_equal_noise
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.report.numbers import down, stated, up
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
+
+if TYPE_CHECKING:
+    from ballsbins.calibration import MaxBatchSize
+
+
+class SamplerName(StrEnum):
+    """What a person may call a sampler."""
+
+    BALLS_AND_BINS = "balls-and-bins"
+    POISSON = "poisson"
+    SHUFFLE = "shuffle"
+    DETERMINISTIC = "deterministic"
+
+
+_SAMPLERS: Mapping[SamplerName, type[Sampler]] = {
+    SamplerName.BALLS_AND_BINS: BallsAndBins,
+    SamplerName.POISSON: Poisson,
+    SamplerName.SHUFFLE: Shuffle,
+    SamplerName.DETERMINISTIC: Deterministic,
+}
+
+
+def steps_from(steps: int | None, examples: int | None, batch_size: int | None) -> tuple[int, str | None]:
+    """T as stated, or ⌈n/b⌉ with a sentence that says so."""
+    if steps is not None:
+        if batch_size is not None:
+            raise InvalidInputError(
+                "--batch-size",
+                batch_size,
+                "left out if --steps is given",
+                "Give --steps, or --examples with --batch-size.",
+            )
+        return steps, None
+    if examples is None or batch_size is None:
+        raise InvalidInputError(
+            "--steps", None, "given", "Give --steps, or --examples with --batch-size to derive it."
+        )
+    for name, value in (("--examples", examples), ("--batch-size", batch_size)):
+        if value < 1:
+            raise InvalidInputError(
+                name, value, "an integer of at least 1", "Count the examples of the data set."
+            )
+    derived = -(-examples // batch_size)
+    return derived, f"{examples:,} examples in batches of {batch_size:,} are {derived:,} steps per epoch"
+
+
+def sampler_from(
+    name: SamplerName,
+    steps: int,
+    *,
+    fixed_bins: bool = False,
+    max_batch_size: int | None = None,
+    examples: int | None = None,
+) -> Sampler:
+    """The sampler of that name; what does not fit it is an error."""
+    if fixed_bins and name is not SamplerName.BALLS_AND_BINS:
+        raise InvalidInputError(
+            "--fixed-bins", True, f"left out for {name}", "Only balls-and-bins has bins to keep."
+        )
+    sampler = BallsAndBins(steps, redraw=False) if fixed_bins else _SAMPLERS[name](steps)
+    if max_batch_size is None:
+        return sampler
+    if not sampler.random_sizes:
+        advice = "Only the batches of balls-and-bins and Poisson vary in size."
+        raise InvalidInputError("--max-batch-size", max_batch_size, f"left out for {name}", advice)
+    if examples is None:
+        advice = "What truncation costs depends on the number of examples."
+        raise InvalidInputError("--examples", None, "given with --max-batch-size", advice)
+    return sampler.truncated_to(max_batch_size, examples)
+
+
+def under_each_sampler(mechanism: Mechanism) -> dict[SamplerName, Mechanism]:
+    """The same run under each sampler, truncated as it is where sizes vary; `mechanism` itself under its own."""
+    runs = {type(run.sampler): run for run in reversed(at_equal_noise(mechanism, truncated=True).values())}
+    return {name: runs[kind] for name, kind in _SAMPLERS.items()}
+
+
+def limit_from(text: str) -> MaxBatchSize:
+    """The largest batch size, or the rule that finds it when the number of examples is known."""
+    from ballsbins.calibration import PAPER_MAX_BATCH_SIZES
+
+    if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
+        return text  # type: ignore[return-value]
+    try:
+        return int(text)
+    except ValueError:
+        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
+        raise InvalidInputError(
+            "--max-batch-size", text, bound, "auto costs next to nothing in privacy."
+        ) from None
+
+
+def interval(bound: Bound) -> str:
+    """An interval, or one number where both ends agree to six digits."""
+    lower, upper = float(bound.lower), float(bound.upper)
+    close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
+    return f"≤ {up(upper)}" if close else f"{down(lower)} … {up(upper)}"
+
+
+def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:
+    """What a comparison means for somebody who trained with shuffled batches.
+
+    `answers` has, by the name of the sampler, ε at `delta`, or δ at one ε if `delta` is None.
+    """
+    shuffle, poisson, bins = (answers[name] for name in ("shuffle", "Poisson", "balls-and-bins"))
+    if not math.isfinite(float(bins.upper)):
+        return "With so little noise no way to draw batches protects anybody."
+    what, at = ("ε", f"δ = {stated(delta)}") if delta is not None else ("δ", "the first ε")
+    claim, truth = float(poisson.upper), float(shuffle.lower)
+    if truth > claim:
+        often = f", {down(truth / claim, 2)} times as much" if truth >= 1.1 * claim > 0 else ""
+        lie = (
+            f"Training on shuffled batches and reporting Poisson claims {what} ≤ {up(claim, 4)} at {at}, "
+            f"but the truth is at least {down(truth, 4)}{often}; "
+        )
+    else:
+        lie = "For shuffled batches only the upper bound of deterministic batches is proved; "
+    if float(bins.upper) < float(poisson.lower):
+        how = "better than Poisson, and as easy as shuffling"
+    elif float(bins.lower) > float(poisson.upper):
+        how = "here worse than Poisson"
+    else:
+        how = "like Poisson, and as easy as shuffling"
+    return f"{lie}balls-and-bins has {what} ≤ {up(float(bins.upper), 4)}, {how}."

@@ -1,0 +1,66 @@
+"""What commands print, and whether a file can be written where it is to go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
+from ballsbins.report.numbers import down, near, up
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal, or 100 columns where there is none."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=100)
+
+
+def print_json(data: Any) -> None:
+    """Print data as JSON, the same way on every run."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def bound_table(bound: Bound, given: str) -> Table:
+    """Lower, value and upper of a scalar bound, with both directions."""
+    symbol = {"epsilon": "ε", "delta": "δ", "log_delta": "log δ"}[bound.quantity]
+    rows = [("both directions", bound), *((f"  {name}", part) for name, part in bound.directions.items())]
+    numbers = [
+        (name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10))
+        for name, part in rows
+    ]
+    return plain_table([f"{symbol} {given}", "at least", "best value", "at most"], numbers)
+
+
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without lines; the first column is text, the others are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def check_picture(out: Path) -> None:
+    """Refuse a bad file name before anything is computed."""
+    if out.suffix.lower() not in PICTURES:
+        endings = f"a file ending in {', '.join(PICTURES)}"
+        raise InvalidInputError("--out", str(out), endings, "Choose a picture format.")
+    check_place(out)
+
+
+def check_place(out: Path) -> None:
+    """Refuse a place where nothing can be written before anything is computed."""
+    if not out.parent.is_dir():
+        raise InvalidInputError("--out", str(out), "in a directory that exists", "Make the directory first.")
+    if out.is_dir():
+        raise InvalidInputError("--out", str(out), "the name of a file", "It is a directory: add a name.")

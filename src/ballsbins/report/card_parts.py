@@ -1,0 +1,224 @@
+"""Parts of a card: the claim as read back from JSON, what is known of floating point, the versions of libraries."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import metadata
+from types import MappingProxyType
+from typing import Any, get_args
+
+from ballsbins import _check
+from ballsbins.accounting.curve import Kind
+from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
+from ballsbins.report.numbers import up
+
+_NUMBERS = ("lower", "value", "upper")
+_WANTED = {"quantity", *_NUMBERS, "kind", "method", "confidence"}
+_OPTIONAL = {"penalty", "directions"}
+_ALWAYS = ("numpy", "scipy")
+_IF_USED = {
+    "dp_accounting": "dp-accounting",
+    "duckdb": "duckdb",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "jax_privacy": "jax-privacy",
+    "numba": "numba",
+    "opacus": "opacus",
+    "optax": "optax",
+    "pyarrow": "pyarrow",
+    "pyspark": "pyspark",
+    "torch": "torch",
+}
+
+
+def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
+    """The bound on ε that `Bound.to_dict` wrote."""
+    if not isinstance(saved, Mapping):
+        advice = "Write it as Bound.to_dict does."
+        raise InvalidInputError(f"the card's {part}", saved, "a JSON object", advice)
+    missing, unknown = sorted(_WANTED - set(saved)), sorted(map(str, set(saved) - _WANTED - _OPTIONAL))
+    for kind, names in (("missing", missing), ("unknown", unknown)):
+        if names:
+            advice = "Nothing is guessed: a claim has the fields that Bound.to_dict writes."
+            raise InvalidInputError(f"the set of {kind} fields of the {part}", names, "empty", advice)
+    if saved["quantity"] != "epsilon":
+        advice = "A card claims an ε at its δ."
+        raise InvalidInputError(f"the quantity of the {part}", saved["quantity"], '"epsilon"', advice)
+    if saved["kind"] not in get_args(Kind):
+        advice = "It says what the answer is."
+        bound = f"one of {', '.join(get_args(Kind))}"
+        raise InvalidInputError(f"the kind of the {part}", saved["kind"], bound, advice)
+    if not is_line(saved["method"]):
+        advice = "It says how the number was obtained."
+        raise InvalidInputError(f"the method of the {part}", saved["method"], "one line of text", advice)
+    lower, value, upper = (_number(f"{name} of the {part}", saved[name]) for name in _NUMBERS)
+    if not lower <= value <= upper:
+        advice = "A bound is lower ≤ value ≤ upper; the card was edited or damaged."
+        raise InvalidInputError(
+            f"lower, value, upper of the {part}", [lower, value, upper], "in increasing order", advice
+        )
+    confidence = _check.real(
+        f"confidence of the {part}",
+        saved["confidence"],
+        0.0,
+        1.0,
+        open_left=True,
+        advice="It is the probability that the bound holds: 1 unless it is from Monte Carlo.",
+    )
+    penalty = _check.real(
+        f"penalty of the {part}",
+        saved.get("penalty", 0.0),
+        0.0,
+        1.0,
+        advice="It is the part of δ that truncation costs.",
+    )
+    directions = saved.get("directions", {})
+    if not isinstance(directions, Mapping) or not set(directions) <= {"remove", "add"}:
+        advice = "They are remove and add."
+        raise InvalidInputError(f"the directions of the {part}", directions, "a JSON object", advice)
+    parts = {name: claim_from_dict(given, part=f"{part} ({name})") for name, given in directions.items()}
+    return Bound(
+        "epsilon",
+        lower,
+        value,
+        upper,
+        saved["kind"],
+        saved["method"],
+        confidence,
+        penalty,
+        directions=MappingProxyType(parts),
+    )
+
+
+def is_line(text: Any) -> bool:
+    """Whether it is text that may be shown as it is: it can neither begin a paragraph nor command a terminal."""
+    return isinstance(text, str) and text.isprintable()
+
+
+def _number(name: str, value: Any) -> float:
+    if value == "inf":  # how Bound.to_dict writes it, because JSON has no infinity
+        return float("inf")
+    return _check.real(name, value, 0.0, advice="Was the card edited or damaged?")
+
+
+@dataclass(frozen=True)
+class FloatingPoint:
+    """What holds on the computer that ran, not only for real numbers. The noise of every run of ours is exact.
+
+    Attributes:
+        device: where sums were computed, such as "cpu".
+        eta: η, the part of the noise that covers the rounding of sums, in [0, 1]; None where sums are not covered.
+        not_covered: reasons why sums are not covered, each one line; empty where they are.
+        tested: on what the assumptions about the machine were tested, to follow "tested before the first step, ".
+
+    Raises:
+        InvalidInputError: a text is not one line, or not exactly one of `eta` and `not_covered` is given.
+
+    Example:
+        >>> from ballsbins.report import FloatingPoint
+        >>> FloatingPoint("cpu", eta=1e-4).covered
+        True
+    """
+
+    device: str
+    eta: float | None = None
+    not_covered: tuple[str, ...] = ()
+    tested: str = "on the network and the batch shape of this run"
+
+    def __post_init__(self) -> None:
+        """Validate, once."""
+        object.__setattr__(self, "not_covered", tuple(self.not_covered))
+        for line in (self.device, self.tested, *self.not_covered):
+            if not is_line(line):
+                raise InvalidInputError(
+                    "floating_point", line, "made of texts of one line", "Describe it in words."
+                )
+        if self.eta is not None:
+            advice = "It is the part of the noise that covers the rounding of sums."
+            object.__setattr__(self, "eta", _check.real("eta", self.eta, 0.0, 1.0, advice=advice))
+        if (self.eta is None) != bool(self.not_covered):
+            raise InvalidInputError(
+                "floating_point", self.to_dict(), "with eta where sums are covered, and reasons where they are not",
+                "State one of the two.",
+            )  # fmt: skip
+
+    @property
+    def covered(self) -> bool:
+        """Whether the guarantee holds for the floating-point numbers that ran."""
+        return self.eta is not None
+
+    def sentences(self) -> str:
+        """Put it into words.
+
+        Returns:
+            What the statement says under "Floating point".
+        """
+        noise = (
+            "The noise is exact: integers with the distribution of a rounded Gaussian, added to integers. That is a "
+            "post-processing of the continuous Gaussian mechanism."
+        )
+        aes = (
+            "This assumes that AES-256 in counter mode cannot be told from random bits: the guarantee is "
+            "computational."
+        )
+        if self.eta is None:
+            reasons = "; ".join(self.not_covered)
+            return f"{noise} The sums that it is added to are NOT covered: {reasons}. {aes}"
+        return (
+            f"covered. {noise} What rounding adds to the sums is included in the noise (η = {up(self.eta, 3)}). "
+            f"{aes} It also assumes, of the machine that ran ({self.device}), that at a fixed batch shape what an "
+            "example adds depends on that example alone, and that sums can be repeated bit for bit. Both were tested "
+            f"before the first step, {self.tested}. The proof is for zero-out adjacency."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as plain data for JSON.
+
+        Returns:
+            The fields.
+        """
+        reasons = list(self.not_covered)
+        return {"device": self.device, "eta": self.eta, "not_covered": reasons, "tested": self.tested}
+
+    @staticmethod
+    def from_dict(saved: Any) -> FloatingPoint:
+        """Read what `to_dict` wrote.
+
+        Args:
+            saved: the plain data.
+
+        Returns:
+            The same again.
+
+        Raises:
+            InvalidInputError: a field is missing, unknown or not what it must be.
+        """
+        wanted = {field.name for field in fields(FloatingPoint)}
+        if (
+            not isinstance(saved, Mapping)
+            or set(saved) != wanted
+            or not isinstance(saved["not_covered"], list)
+        ):
+            advice = "Was the card edited or damaged?"
+            raise InvalidInputError(
+                "the card's floating_point", saved, f"an object with {', '.join(sorted(wanted))}", advice
+            )
+        return FloatingPoint(**saved)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python, of this library, of what the accounting needs, and of what else has been imported."""
+    from ballsbins import __version__
+
+    used = [name for module, name in _IF_USED.items() if module in sys.modules]
+    found = {"python": platform.python_version(), "ballsbins": __version__}
+    for name in (*_ALWAYS, *used):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a source tree on the path: it has no version to state
+            continue
+    return found
