@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
 
@@ -79,6 +79,30 @@ def test_every_block_does_what_it_shows(document, tmp_path):
 def test_links_lead_somewhere(document):
     for target, _ in LINK.findall(document.read_text()):
         assert not target or (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("title", "most"), [("What ε do I have?", 10), ("A Parquet row becomes a gradient", 12)]
+)
+def test_a_walk_names_few_files_and_they_exist(title, most):
+    """Every stop of a walk is a file, and what it names in that file is there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    walk = text.partition(f"## {title}")[2].partition("\n## ")[0]
+    stops = re.findall(r"^(\d+)\. `([^`]+)`: (.*)$", walk, re.MULTILINE)
+    assert [int(number) for number, _, _ in stops] == list(range(1, len(stops) + 1))
+    assert 5 <= len(stops) <= most
+    assert len({file for _, file, _ in stops}) == len(stops)
+    for _, file, words in stops:
+        source = (ROOT / "src" / "ballsbins" / file).read_text()
+        for name in re.findall(r"`([A-Za-z_.]+)`", words):
+            assert re.search(rf"\b{name.rpartition('.')[2]}\b", source), f"{name} is not in {file}"
+
+
+def test_files_that_the_map_names_exist():
+    for document in (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"):
+        for name in re.findall(r"`([\w/]+(?:/|\.py))`", document.read_text()):
+            places = (ROOT / name, ROOT / "src" / "ballsbins" / name)
+            assert any(place.exists() for place in places) or name == "utils.py", f"{document.name}: {name}"
 
 
 def test_a_wrong_output_is_noticed():

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ballsbins
+from ballsbins import __version__
 from ballsbins._extras import load
 from ballsbins.errors import BallsBinsError, InvalidInputError
 
@@ -118,9 +118,9 @@ def ship(spark: SparkSession) -> None:
     application = str(context.applicationId)
     if _is_local(context.master or LOCAL) or application in _shipped:
         return
-    source = Path(ballsbins.__file__).parent
+    source = Path(__file__).parents[2]
     _shipped[application] = tempfile.TemporaryDirectory(prefix="ballsbins-")
-    package = Path(_shipped[application].name, f"ballsbins-{ballsbins.__version__}.zip")
+    package = Path(_shipped[application].name, f"ballsbins-{__version__}.zip")
     with zipfile.ZipFile(package, "w") as archive:
         for path in sorted(source.rglob("*.py")):
             archive.write(path, Path("ballsbins") / path.relative_to(source))
