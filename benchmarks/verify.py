@@ -13,6 +13,7 @@ import time
 from ballsbins import BallsAndBins, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo.pairs import log_range
 from ballsbins.cli.verify import compared, usual_samples
+from ballsbins.curves import curve_of
 
 SMALL = "--small" in sys.argv[1:]
 SETTINGS = [
@@ -29,7 +30,7 @@ def row(mechanism, delta, way, samples):
     begun = time.process_time()
     sampled = mechanism.delta(epsilon, method)
     took = time.process_time() - begun
-    sampler = method.curve(mechanism).sampler_for(epsilon, way)
+    sampler = curve_of(mechanism, method).sampler_for(epsilon, way)
     ratio = math.exp(log_range(sampler.log_weight, sampler.tilt, epsilon)) / delta
     checks = {check.direction: check for check in compared(epsilon, exact, sampled)}
     return epsilon, ratio, took, {name: (c.factor, c.verdict(WITHIN)) for name, c in checks.items()}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ballsbins import BallsAndBins, Mechanism, Poisson
-from ballsbins.accounting.product import ProductCurve
+from ballsbins.accounting.epochs.curve import ProductCurve
 from ballsbins.errors import AccuracyError
 
 FILE = Path(__file__).parent / "data" / "brackets.json"

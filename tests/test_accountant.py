@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
 
 
 def test_the_numbers_of_the_design():

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from ballsbins import BallsAndBins, Mechanism, Shuffle
 from ballsbins.accounting.curve import DIRECTIONS
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.poisson import PoissonStepCurve
 from ballsbins.comparison import at_equal_noise, crossover
 from ballsbins.errors import AccuracyError

@@ -8,20 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ballsbins.accounting.balls_and_bins.renyi import renyi_divergence
-from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
+from ballsbins.accounting.one_epoch.renyi import renyi_divergence
 from ballsbins.accounting.search import BothDirections, epsilon_at
 from ballsbins.accounting.tradeoff import true_positive_rate
+from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.bound import Bound, Directions, Number, Quantity
-from ballsbins.curves import Method, curve_of, log_penalty, untruncated_curves
+from ballsbins.curves import curve_of, log_penalty, untruncated_curves
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Shuffle
+
+if TYPE_CHECKING:
+    from ballsbins.accounting.monte_carlo import MonteCarlo
 
 # An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
 _CLOSE = 5e-3
@@ -29,7 +32,7 @@ _EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is 
 
 
 def delta_bound(
-    mechanism: Mechanism, epsilon: Number, method: str | Method = "auto", *, log: bool = False
+    mechanism: Mechanism, epsilon: Number, method: str | MonteCarlo = "auto", *, log: bool = False
 ) -> Bound:
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
@@ -41,7 +44,7 @@ def delta_bound(
     return _bound(mechanism, curve, "log_delta" if log else "delta", sides, np.shape(epsilon), penalties)
 
 
-def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | Method = "auto") -> Bound:
+def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
     """ε at δ, the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
@@ -103,7 +106,7 @@ def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) 
 
 def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: bool) -> Any:
     """The run as a PrivacyLossDistribution of dp_accounting."""
-    from ballsbins.accounting.export import privacy_loss_distribution
+    from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
 
     if log_penalty(mechanism) is not None:
         advice = "Use Mechanism.epsilon, or ballsbins.dp_events.MechanismAccountant, which carry its penalty aside."

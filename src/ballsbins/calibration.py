@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from ballsbins import _check
-from ballsbins.accounting.balls_and_bins.sketch import rough_noise
-from ballsbins.accounting.balls_and_bins.truncation import least_max_batch_size
 from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve
+from ballsbins.accounting.one_epoch.sketch import rough_noise
 from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
+from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns, curve_of
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism

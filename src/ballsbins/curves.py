@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound
-from ballsbins.accounting.balls_and_bins.renyi import RenyiCurve
-from ballsbins.accounting.balls_and_bins.truncation import (
+from ballsbins.accounting.bounds_only import Between, OrBounds, ShuffleCurve, below_epochs
+from ballsbins.accounting.curve import Curve
+from ballsbins.accounting.diluted import Diluted
+from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.epochs.curve import ProductCurve
+from ballsbins.accounting.epochs.moments import CurveMoments, Moments
+from ballsbins.accounting.epochs.poisson_moments import StepMoments
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.curve import ExactCurve
+from ballsbins.accounting.one_epoch.lower_bound import BallsAndBinsLowerBound
+from ballsbins.accounting.one_epoch.renyi import RenyiCurve
+from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
+from ballsbins.accounting.truncated import (
     Truncated,
     log_drop_probability,
     log_overflow_probability,
 )
-from ballsbins.accounting.between import Between, OrBounds, below_epochs
-from ballsbins.accounting.composition import ComposedCurve
-from ballsbins.accounting.curve import Curve
-from ballsbins.accounting.deterministic import GaussianCurve
-from ballsbins.accounting.diluted import Diluted
-from ballsbins.accounting.moments import CurveMoments, Moments
-from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
-from ballsbins.accounting.poisson_moments import StepMoments
-from ballsbins.accounting.product import ProductCurve
-from ballsbins.accounting.shuffle import ShuffleCurve
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
+if TYPE_CHECKING:
+    from ballsbins.accounting.monte_carlo import MonteCarlo
+
 LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
 _MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
 METHODS = ("auto", "renyi", "lower-bound")
-
-
-class Method(Protocol):
-    """A method of accounting as an object, such as `ballsbins.accounting.monte_carlo.MonteCarlo`."""
-
-    def curve(self, mechanism: Mechanism) -> Curve:
-        """The privacy curve of a mechanism, truncation left aside."""
-        ...
 
 
 class SingleRuns:
@@ -65,15 +59,17 @@ class SingleRuns:
         return self._moments[sketch, bins, steps]
 
 
-def curve_of(mechanism: Mechanism, method: str | Method = "auto", singles: SingleRuns | None = None) -> Curve:
+def curve_of(
+    mechanism: Mechanism, method: str | MonteCarlo = "auto", singles: SingleRuns | None = None
+) -> Curve:
     """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated.
 
     "auto" is the best method for the sampler. For balls-and-bins there are also "renyi" (an upper bound, for
-    comparison) and "lower-bound" (the paper's S_C bound), and any object with a method `curve`. Mechanisms that are
-    given the same `singles` share what they have in common.
+    comparison), "lower-bound" (the paper's S_C bound), and Monte Carlo. Mechanisms that are given the same `singles`
+    share what they have in common.
     """
     if not isinstance(method, str):
-        curve = method.curve(mechanism)
+        curve = _sampled(mechanism, method)
     elif method == "auto":
         curve = _CURVES[type(mechanism.sampler)](mechanism, singles or SingleRuns())
     else:
@@ -101,6 +97,34 @@ def _other_method(mechanism: Mechanism, method: str) -> Curve:
     method = "lower bound S_C; upper bound of deterministic batches"
     below = below_epochs(BallsAndBinsLowerBound(sigma, sampler.steps), sigma, epochs)
     return Between(below, GaussianCurve(sigma, epochs), method)
+
+
+def _sampled(mechanism: Mechanism, settings: MonteCarlo) -> Curve:
+    from ballsbins.accounting.monte_carlo.method import LEAST_SIGMA as LEAST_SAMPLED
+    from ballsbins.accounting.monte_carlo.method import MonteCarloCurve
+
+    sampler, taken = mechanism.sampler, mechanism.last_epoch_steps
+    if not isinstance(sampler, BallsAndBins):
+        raise InvalidInputError(
+            "method", "Monte Carlo", '"auto" for this mechanism', "Monte Carlo is for balls-and-bins."
+        )
+    if taken is not None and settings.sampler not in ("plain", "order-statistics"):
+        advice = 'Use MonteCarlo(sampler="plain"), or count whole epochs.'
+        raise InvalidInputError(
+            "sampler", settings.sampler, "plain or order-statistics for an unfinished epoch", advice
+        )
+    sigma, steps = mechanism.noise_multiplier, sampler.steps
+    least, epochs = mechanism.independent_epochs
+    if least < LEAST_SAMPLED:
+        pooled = "noise_multiplier/√epochs, the bins being fixed,"
+        name = pooled if sampler.draws_once else "noise_multiplier"
+        advice = 'There is next to no privacy below; leave out the method for "auto".'
+        raise InvalidInputError(name, least, f"at least {LEAST_SAMPLED} for Monte Carlo", advice)
+    if taken is None:
+        return MonteCarloCurve(settings, least, steps, epochs)
+    if sampler.draws_once:
+        return MonteCarloCurve(settings, sigma, steps, 0, mechanism.noise_of_bins)
+    return MonteCarloCurve(settings, sigma, steps, epochs - 1, ((taken, sigma),))
 
 
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:

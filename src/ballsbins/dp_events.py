@@ -23,7 +23,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
 
-from ballsbins.accounting.export import privacy_loss_distribution
+from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
 from ballsbins.curves import log_penalty, untruncated_curves
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Shuffle

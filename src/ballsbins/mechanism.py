@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ballsbins.accounting.curve import Curve
+    from ballsbins.accounting.monte_carlo import MonteCarlo
     from ballsbins.bound import Bound, Number
-    from ballsbins.curves import Method
     from ballsbins.report import Statement
     from ballsbins.samplers import Batches, Key
 
@@ -158,19 +158,19 @@ class Mechanism:
 
         return curve_of(self)
 
-    def delta(self, epsilon: Number, method: str | Method = "auto") -> Bound:
+    def delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
         """δ at one ε or an array of them; ε may be negative (the curve of a privacy loss distribution)."""
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method)
 
-    def log_delta(self, epsilon: Number, method: str | Method = "auto") -> Bound:
+    def log_delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
         """Natural logarithm of δ, which is a number where δ itself is below the doubles."""
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method, log=True)
 
-    def epsilon(self, delta: Number, method: str | Method = "auto") -> Bound:
+    def epsilon(self, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
         """ε at one δ or an array of them.
 
         `method` is "auto" or, for whole epochs of balls-and-bins, "renyi" or "lower-bound": bounds to compare with.

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ballsbins.accounting.composition import Accuracy, ComposedCurve
-from ballsbins.accounting.cumulants import Atoms, Cumulants
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Curve, Interval
-from ballsbins.accounting.deterministic import GaussianCurve
-from ballsbins.accounting.discretize import bracket, choose_points, curve_at_nodes, hull, suffix_sums
-from ballsbins.accounting.edge import pair_below
-from ballsbins.accounting.export import privacy_loss_distribution
-from ballsbins.accounting.look import Look
+from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.epochs.fft import compose
+from ballsbins.accounting.epochs.gathered import pair_below
+from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
+from ballsbins.accounting.epochs.polygons import bracket, choose_points, curve_at_nodes, hull, suffix_sums
+from ballsbins.accounting.epochs.survey import Atoms, Cumulants, Survey
+from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.poisson import PoissonCurve, PoissonStepCurve
-from ballsbins.accounting.tilted import compose
 from ballsbins.errors import AccuracyError
 
 
@@ -226,7 +225,7 @@ def test_curve_is_monotone_and_directions_agree_below_zero():
 def test_shifted_lattice_is_below_and_close():
     """Far coarser than q = 1/36133, and below the fine answer by half a percent (a lattice through 0 gives none)."""
     step, h = PoissonStepCurve(0.3, 36133), 4e-3
-    look = Look.above(step)
+    look = Survey.above(step)
     edge = -np.log1p(-1 / 36133)
     pair = pair_below(step, h, look.reach(REMOVE, -45.0), look.spacing(1.0), edge)
     assert -edge < pair.offset < 0

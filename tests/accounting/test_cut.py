@@ -4,8 +4,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from ballsbins.accounting.balls_and_bins.cut import LARGEST_LOG_RHO, larger_root, largest_log_r, on_cut
-from ballsbins.accounting.balls_and_bins.laplace import log_transform
+from ballsbins.accounting.one_epoch.cut import LARGEST_LOG_RHO, larger_root, largest_log_r, on_cut
+from ballsbins.accounting.one_epoch.transform import log_transform
 
 
 @pytest.fixture(autouse=True)

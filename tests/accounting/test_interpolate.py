@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ballsbins.accounting.interpolate import Interpolant
+from ballsbins.accounting.one_epoch.interpolate import Interpolant
 
 
 class Counted:

@@ -6,10 +6,10 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.balls_and_bins.lower_bound import BallsAndBinsLowerBound, MaximumCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.curve import ExactCurve
+from ballsbins.accounting.one_epoch.lower_bound import BallsAndBinsLowerBound, MaximumCurve
 
 
 def at_threshold(sigma, steps, epsilon, means, C, direction):

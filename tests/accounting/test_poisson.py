@@ -6,9 +6,9 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
 from ballsbins import Mechanism, Poisson
-from ballsbins.accounting.composition import ComposedCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.poisson import PoissonCurve, PoissonMaximumCurve, PoissonStepCurve
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.balls_and_bins.renyi import (
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
+from ballsbins.accounting.one_epoch.curve import ExactCurve
+from ballsbins.accounting.one_epoch.renyi import (
     ORDERS,
     RenyiCurve,
     log_inverse_moment,
     log_moments,
     renyi_divergence,
 )
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
 from ballsbins.errors import InvalidInputError
 
 

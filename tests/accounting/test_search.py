@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ballsbins.accounting import search
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Curve, Interval
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.search import least
 from ballsbins.errors import UnreachableTargetError
 

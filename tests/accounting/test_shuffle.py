@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.balls_and_bins.lower_bound import MaximumCurve
-from ballsbins.accounting.composition import ComposedCurve
+from ballsbins.accounting.bounds_only import ShuffleCurve
 from ballsbins.accounting.curve import DIRECTIONS, REMOVE
-from ballsbins.accounting.deterministic import GaussianCurve
-from ballsbins.accounting.shuffle import ShuffleCurve
+from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.curve import ExactCurve
+from ballsbins.accounting.one_epoch.lower_bound import MaximumCurve
 
 
 def shuffle(sigma, steps, epochs=1, whole=None):

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from ballsbins.accounting.balls_and_bins.basket import Basket
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
-from ballsbins.accounting.balls_and_bins.sketch import PutSketch, log_call, rough_noise
-from ballsbins.accounting.balls_and_bins.sums import Strikes
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.curve import ExactCurve
+from ballsbins.accounting.one_epoch.quadrature import Strikes
+from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call, rough_noise
 from ballsbins.accounting.search import epsilon_at
 
 CASES = [

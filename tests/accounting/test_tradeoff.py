@@ -9,7 +9,7 @@ from scipy.special import log_ndtr, ndtri_exp
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
 from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve, Interval
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.tradeoff import true_positive_rate
 
 RATES = (1e-300, 1e-200, 1e-100, 1e-30, 1e-12, 1e-4, 0.03, 0.5, 0.97, 1 - 1e-9, 1 - 1e-15)

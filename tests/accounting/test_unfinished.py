@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from ballsbins.accounting.balls_and_bins.exact import ExactCurve
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
-from ballsbins.accounting.deterministic import GaussianCurve
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.curve import ExactCurve
 
 SWEEP = json.loads((Path(__file__).parent.parent / "data" / "sweep.json").read_text())["values"]
 EPSILON = np.array([1e-3, 0.05, 0.3, 0.6, 0.69, 1.0, 3.0])

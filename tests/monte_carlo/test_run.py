@@ -19,16 +19,15 @@ from typer.testing import CliRunner
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson
 from ballsbins.accounting.monte_carlo import MonteCarlo, confidence
 from ballsbins.accounting.monte_carlo import run as running
-from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Untilted
-from ballsbins.accounting.monte_carlo.plain import Plain
+from ballsbins.accounting.monte_carlo.plain import Epochs, Plain, Unfinished
 from ballsbins.accounting.monte_carlo.run import Job, block_size
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import SHARES, Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
-from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.cli import app
+from ballsbins.curves import curve_of
 
 SAMPLER = Plain(1.0, 200, "remove")
 LATTICE = Lattice.around(0.1, 0.1, 0.0)
@@ -490,11 +489,11 @@ def test_command_line(tmp_path):
 def test_points_far_apart_do_not_share_a_lattice():
     """Tilted samples are for one ε each; plain ones serve all that one lattice holds."""
     mechanism, points = Mechanism(BallsAndBins(100), 10.0), np.array([0.3, 0.1, 0.2])
-    tilted = MonteCarlo(1000).curve(mechanism)._groups(points, "remove", np.zeros(3))
+    tilted = curve_of(mechanism, MonteCarlo(1000))._groups(points, "remove", np.zeros(3))
     assert sorted(tilted.values()) == [[0], [1], [2]]
     found = mechanism.delta(points, MonteCarlo(1000)).upper
     assert found[0] < found[2] < found[1]
-    plain = MonteCarlo(100, sampler="plain").curve(mechanism)
+    plain = curve_of(mechanism, MonteCarlo(100, sampler="plain"))
     groups = plain._groups(np.array([-700.0, 0.0, 700.0]), "remove", np.zeros(3))
     assert list(groups.values()) == [[0], [1], [2]]
     assert max(job.lattice.size for job in groups) < 2**20

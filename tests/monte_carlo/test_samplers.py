@@ -14,16 +14,15 @@ from scipy.special import log_ndtr, ndtri
 
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, MonteCarlo
 from ballsbins.accounting.monte_carlo import orders
-from ballsbins.accounting.monte_carlo.combined import Combined
-from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
-from ballsbins.accounting.monte_carlo.importance import Importance, log_event_probability, threshold
+from ballsbins.accounting.monte_carlo.importance import Combined, Importance, log_event_probability, threshold
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import Untilted
-from ballsbins.accounting.monte_carlo.plain import Plain
+from ballsbins.accounting.monte_carlo.plain import Epochs, Plain
 from ballsbins.accounting.monte_carlo.run import Job, run
 from ballsbins.accounting.monte_carlo.tilted import SHARES
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power, log_laplace
+from ballsbins.curves import curve_of
 from ballsbins.samplers import pooled_noise
 
 BETA = 1e-6
@@ -125,7 +124,7 @@ def test_an_event_far_below_the_mean(sampler, sigma, steps, epsilon):
 
 def test_ten_thousand_epochs_are_not_private():
     """Next to everything is lost in both directions: no bound may claim otherwise, with samples or without."""
-    curve = MonteCarlo(100).curve(Mechanism(BallsAndBins(20), 1.0, 10_000))
+    curve = curve_of(Mechanism(BallsAndBins(20), 1.0, 10_000), MonteCarlo(100))
     assert curve._sure(30.0, "add") > -0.1
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
-from ballsbins.accounting.balls_and_bins.truncation import log_overflow_probability
+from ballsbins.accounting.truncated import log_overflow_probability
 from ballsbins.calibration import PAPER_MAX_BATCH_SIZES, limited
 from ballsbins.errors import InvalidInputError
 from ballsbins.training.training_plan import TrainingPlan, digest

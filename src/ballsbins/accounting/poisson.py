@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from ballsbins.accounting.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
-from ballsbins.accounting.deterministic import log_hockey_stick
-from ballsbins.accounting.look import FLAT
+from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.epochs.survey import FLAT
+from ballsbins.accounting.gaussian import log_hockey_stick
 
 _THRESHOLDS = 65
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ballsbins.accounting.balls_and_bins.truncation import Truncated
 from ballsbins.accounting.monte_carlo import MonteCarlo
+from ballsbins.accounting.truncated import Truncated
 from ballsbins.bound import Bound
 from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism

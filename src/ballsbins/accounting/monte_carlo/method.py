@@ -19,21 +19,16 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import ADD, DIRECTIONS, Array, Curve, Direction, Interval
 from ballsbins.accounting.monte_carlo import confidence, orders
-from ballsbins.accounting.monte_carlo.combined import Combined
-from ballsbins.accounting.monte_carlo.epochs import Epochs
 from ballsbins.accounting.monte_carlo.estimate import Lattice
-from ballsbins.accounting.monte_carlo.importance import Importance
+from ballsbins.accounting.monte_carlo.importance import Combined, Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
-from ballsbins.accounting.monte_carlo.plain import Plain
+from ballsbins.accounting.monte_carlo.plain import Epochs, Plain, Unfinished
 from ballsbins.accounting.monte_carlo.run import TILTED, Job, Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import SHARES, Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
-from ballsbins.accounting.monte_carlo.unfinished import Unfinished
 from ballsbins.errors import InvalidInputError
-from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins
 
 SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
@@ -42,7 +37,7 @@ _MANY = (
     20_000  # coordinates: too many to draw each of them for `add` of several epochs; untilted samples must do
 )
 _MOST_CELLS = 2**20  # of a lattice; points that are too far apart for one do not share their samples
-_LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
+LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
 _LARGEST_RANGE = math.log(
     4.0
 )  # of tilted samples, whose variance is less than that of plain ones, whose range is 1
@@ -103,34 +98,6 @@ class MonteCarlo:
             raise InvalidInputError(
                 "epsilons", self.epsilons, "increasing numbers", "State the grid of ε to answer for together."
             )
-
-    def curve(self, mechanism: Mechanism) -> MonteCarloCurve:
-        """The privacy curve of balls-and-bins."""
-        sampler, taken = mechanism.sampler, mechanism.last_epoch_steps
-        if not isinstance(sampler, BallsAndBins):
-            raise InvalidInputError(
-                "method", "Monte Carlo", '"auto" for this mechanism', "Monte Carlo is for balls-and-bins."
-            )
-        if taken is not None and self.sampler not in ("plain", "order-statistics"):
-            advice = 'Use MonteCarlo(sampler="plain"), or count whole epochs.'
-            raise InvalidInputError(
-                "sampler", self.sampler, "plain or order-statistics for an unfinished epoch", advice
-            )
-        sigma, steps = mechanism.noise_multiplier, sampler.steps
-        least, epochs = mechanism.independent_epochs
-        if least < _LEAST_SIGMA:
-            name = (
-                "noise_multiplier/√epochs, the bins being fixed,"
-                if sampler.draws_once
-                else "noise_multiplier"
-            )
-            advice = 'There is next to no privacy below; leave out the method for "auto".'
-            raise InvalidInputError(name, least, f"at least {_LEAST_SIGMA} for Monte Carlo", advice)
-        if taken is None:
-            return MonteCarloCurve(self, least, steps, epochs)
-        if sampler.draws_once:
-            return MonteCarloCurve(self, sigma, steps, 0, mechanism.noise_of_bins)
-        return MonteCarloCurve(self, sigma, steps, epochs - 1, ((taken, sigma),))
 
 
 class MonteCarloCurve(Curve):

@@ -3,6 +3,20 @@
 With g ∼ N(0, 1), s = 1/σ and Z_t = exp(s·g_t − s²/2), under Q the loss of (P, Q) is log S, S = ΣZ_t/T. Under P one
 coordinate is spiked, and by symmetry it may be the first (the paper's reduction to P₁): Z₁ = exp(s·g₁ + s²/2).
 The loss of (Q, P) is −log S with x ∼ Q.
+
+
+Several epochs (algorithm "mce-multiple-epochs" of the paper).
+
+Redrawn bins: losses of independent epochs add, L(P^⊗k‖Q^⊗k) = ΣL. A tilt survives (κ adds up, τ stays); an event
+does not, since a large loss in one epoch is not needed for a large sum.
+Fixed bins: the sum of the E numbers of a bin is sufficient, so E epochs at σ are one epoch at σ/√E.
+
+
+Losses of an epoch that stopped early, or of fixed bins visited unequally often: bins of several kinds.
+
+Of T bins some have the noise multiplier σ₁, some σ₂, …, and the rest were not visited at all: their Z is 1. So
+S = (ΣZ + T − visited)/T. After t of T steps there are t bins with σ. If fixed bins are kept for E epochs, t of them
+were visited E times, with σ/√E, and the others E − 1 times. Under P one bin, any of the T, is spiked.
 """
 
 from __future__ import annotations
@@ -12,8 +26,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ballsbins import _check
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Direction
-from ballsbins.accounting.monte_carlo.pairs import Losses, Untilted
+from ballsbins.accounting.monte_carlo.pairs import Losses, LossSampler, Untilted
+from ballsbins.errors import InvalidInputError
 
 _SLAB = 2**18  # numbers drawn at a time
 
@@ -61,3 +77,94 @@ def with_spikes(log_spikes: Array, rest: Array, steps: int) -> Array:
         terms = np.concatenate([log_spikes, np.log(rest)[:, None]], axis=1)
     top = terms.max(axis=1)
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)) - math.log(steps))
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Independent epochs, each with losses from `one`, and perhaps a last one that stopped early."""
+
+    one: LossSampler
+    epochs: int
+    last: Unfinished | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse events."""
+        _check.integer("epochs", self.epochs, 1, advice="State how often the data is passed.")
+        if self.epochs > 1 and math.isfinite(self.one.least_epsilon):
+            raise InvalidInputError(
+                "sampler",
+                type(self.one).__name__,
+                "one without an event for several epochs",
+                'Use "plain", "order-statistics" or "tilted".',
+            )
+
+        if self.last is not None and self.one.tilt > 0.0:
+            raise InvalidInputError(
+                "sampler",
+                type(self.one).__name__,
+                "one without a tilt for an unfinished last epoch",
+                'Use "plain" or "order-statistics".',
+            )
+
+    @property
+    def row(self) -> int:
+        return max(self.one.row, 0 if self.last is None else self.last.row)
+
+    @property
+    def tilt(self) -> float:
+        return self.one.tilt
+
+    @property
+    def log_weight(self) -> float:
+        """κ of the product."""
+        return self.epochs * self.one.log_weight
+
+    @property
+    def log_weight_error(self) -> float:
+        return self.epochs * self.one.log_weight_error
+
+    @property
+    def least_epsilon(self) -> float:
+        return self.one.least_epsilon
+
+    def losses(self, rng: np.random.Generator, count: int) -> Losses:
+        """Sums of losses, one epoch at a time, so that memory does not grow with their number."""
+        low, high = np.zeros(count), np.zeros(count)
+        for _ in range(self.epochs):
+            below, above = self.one.losses(rng, count)
+            low, high = low + below, high + above
+        if self.last is not None:
+            loss, _ = self.last.losses(rng, count)
+            low, high = low + loss, high + loss
+        return low, high
+
+
+@dataclass(frozen=True)
+class Unfinished(Untilted):
+    """All coordinates drawn; `kinds` are numbers of bins with their noise multipliers."""
+
+    kinds: tuple[tuple[int, float], ...]
+    steps: int
+    direction: Direction
+
+    @property
+    def row(self) -> int:
+        return sum(bins for bins, _ in self.kinds)
+
+    def losses(self, rng: np.random.Generator, count: int) -> Losses:
+        """Exact losses."""
+        spiked = (
+            rng.random(count) * self.steps
+        )  # the number of the spiked bin; bins count from the first kind on
+        rest = np.full(count, float(self.steps - self.row))
+        ones, first = [], 0
+        for bins, sigma in self.kinds:
+            s = 1.0 / sigma
+            rest += sum_of_z(rng, count, bins - 1, s)
+            here = (spiked >= first) & (spiked < first + bins) & (self.direction != ADD)
+            ones.append(s * rng.standard_normal(count) + s * s * np.where(here, 0.5, -0.5))
+            first += bins
+        with np.errstate(divide="ignore"):
+            loss = with_spikes(np.stack(ones, axis=1), rest, self.steps)
+        loss = -loss if self.direction == ADD else loss
+        return loss, loss

@@ -1,0 +1,176 @@
+"""What is known where there are curves below the truth and one above, and none for it, or one that may fail.
+
+Each bound holds by itself, so each is searched by itself (`search.epsilon_at`): the lower ones are costly and, far
+above their own root, where only the upper one matters, the costliest.
+
+
+**Shuffling** is such a case.
+
+Lower, the larger of two:
+- the pair that x ↦ max_t x_t induces on the pair of proposition S-dominated (means 2 and 1), i.e. the paper's
+  S_C bound with C optimised; several epochs by composing that pair, rounded so that it stays dominated
+  (`lower_bound`, `composition`);
+- δ_B, which proposition B-vs-S-and-D shows to be no larger, over as many epochs.
+Upper: Deterministic's, since any fixed assignment of examples to batches is that (the same proposition).
+
+The two may be far apart. `value` is the upper one: whoever trains with shuffled batches can rely on no less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.accounting.curve import Array, Curve, Direction, Interval
+from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.one_epoch.lower_bound import MaximumCurve
+from ballsbins.errors import AccuracyError
+
+_SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
+_LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
+
+
+def below_epochs(one: Curve, sigma: float, epochs: int, accuracy: Accuracy | None = None) -> list[Curve]:
+    """Curves below several epochs, from one that is below a single one: itself, and itself composed."""
+    if epochs == 1 or sigma < _LEAST_COMPOSED:
+        return [one]
+    return [one, ComposedCurve([(one, epochs)], accuracy)]
+
+
+class Between(Curve):
+    """From the largest of some curves below to the one above; the value is the safe one."""
+
+    kind = "bounds"
+
+    def __init__(self, below: Sequence[Curve], above: Curve, method: str = "bounds") -> None:
+        """Where a curve below is not to be had it is done without."""
+        self._below, self._above, self.method = [_AsFarAsKnown(curve) for curve in below], above, method
+        self.confidence = min(curve.confidence for curve in (*below, above))
+
+    @property
+    def above(self) -> Curve:
+        """The upper one."""
+        return self._above
+
+    @property
+    def below(self) -> Sequence[Curve]:
+        """The lower ones."""
+        return self._below
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε)."""
+        upper = self._above.at(epsilon, direction).upper
+        lower = np.max([curve.at(epsilon, direction).lower for curve in self._below], axis=0)
+        return Interval(np.minimum(lower, upper), upper, upper)
+
+
+class OrBounds(Curve):
+    """A curve, never above a bound that costs nothing, and bounds where it has no answer (`AccuracyError`)."""
+
+    def __init__(self, curve: Curve, bounds: Between, deep: float = -np.inf) -> None:
+        """`bounds` are on the same δ, in closed form. Where they prove log δ < `deep` the curve is not asked."""
+        self.curve, self.bounds, self._deep = curve, bounds, deep
+        self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
+        self.fallback = curve.fallback
+
+    @property
+    def scale(self) -> float:
+        """That of the curve."""
+        return self.curve.scale
+
+    @property
+    def parts(self) -> list[tuple[Curve, int]]:
+        """Those of the curve, if it has several; one alone comes with its bounds."""
+        parts = self.curve.parts
+        return [(self, 1)] if parts == [(self.curve, 1)] else parts
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array | None:
+        """That of the curve."""
+        return self.curve.sketch(epsilon, direction)
+
+    def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array | None:
+        """That of the curve."""
+        return self.curve.rough_epsilon(log_deltas, direction)
+
+    def log_upper(self, epsilon: Array, direction: Direction) -> Array | None:
+        """That of the curve."""
+        return self.curve.log_upper(epsilon, direction)
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """The curve's bounds on log δ(ε) where it has any."""
+        above = self.bounds.above.at(epsilon, direction).upper
+        rows = np.full((3, epsilon.size), np.nan)
+        order = np.argsort(epsilon, kind="stable")
+        self._answer(order[above[order] >= self._deep], epsilon, direction, rows, _SPLITS)
+        missing = np.isnan(rows[2])
+        if missing.any():
+            rows[:, missing] = self.bounds.at(epsilon[missing], direction).rows
+        return Interval(*np.minimum(rows, above))
+
+    def _answer(
+        self, at: NDArray[np.intp], epsilon: Array, direction: Direction, rows: Array, splits: int
+    ) -> None:
+        """Put the curve's answers in place, in parts where it has none for all together."""
+        if not at.size:
+            return
+        try:
+            found = self.curve.at(epsilon[at], direction)
+        except AccuracyError:
+            if splits > 0 and at.size > 1:
+                for half in np.array_split(at, 2):
+                    self._answer(half, epsilon, direction, rows, splits - 1)
+        else:
+            rows[:, at] = found.rows
+
+
+class _AsFarAsKnown(Curve):
+    """A curve, and nothing (δ ≥ 0) where it fails, there and beyond: to try takes seconds."""
+
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+        self._reach: dict[Direction, float] = {}
+        self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
+
+    @property
+    def scale(self) -> float:
+        return self._curve.scale
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """The curve's own bounds; −∞ where it has none, which only as a lower bound is one."""
+        rows = np.full((3, epsilon.size), -np.inf)
+        here = np.flatnonzero(epsilon < self._reach.get(direction, np.inf))
+        while here.size:
+            try:
+                rows[:, here] = self._curve.at(epsilon[here], direction).rows
+            except AccuracyError:
+                self._reach[direction] = 0.3 * float(np.median(epsilon[here]))
+                here = here[epsilon[here] < self._reach[direction]]
+                continue
+            break
+        return Interval(*rows)
+
+
+class ShuffleCurve(Between):
+    """Bounds on the privacy curve of `epochs` shuffled epochs, the first `whole` of them with all `steps`.
+
+    `balls_and_bins` is the curve of balls-and-bins with the same noise, steps and epochs.
+    """
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        steps: int,
+        epochs: int,
+        whole: int,
+        balls_and_bins: Curve,
+        accuracy: Accuracy | None = None,
+    ) -> None:
+        """An unfinished last epoch counts for the upper bound and for balls-and-bins, not for S_C."""
+        below = [balls_and_bins]
+        if whole > 0:
+            one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
+            below += below_epochs(one, noise_multiplier, whole, accuracy)
+        super().__init__(below, GaussianCurve(noise_multiplier, epochs))

@@ -1,0 +1,357 @@
+"""The product of privacy curves: several epochs, several steps, an unfinished epoch after whole ones.
+
+Each factor is any `Curve` with a stated error; the result is a `Curve` again. The work is done by
+`discretize` (a pair above and a pair below every factor, on one lattice of losses) and `tilted` (their
+products). Here the lattice is chosen: its range from the δ asked for, its spacing h from the accuracy wanted
+in ε.
+
+A cell of width h adds about h²/6 to the variance of one factor (upper) and takes about h²/8 (lower), so after
+n factors, at tilt θ ≈ −dlog δ/dε, log δ is known to ½θ(θ+1)·0.3·n·h² and ε to 0.15·(θ+1)·n·h². That is where
+h starts; the gap between the two bounds, which is known, then says by how much h must shrink (second order:
+by its square root). Nor may h exceed the step E|S−1| of one factor, or the error is of first order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.epochs.fft import WindowError, compose, log_infinity, without_transform
+from ballsbins.accounting.epochs.gathered import gathers, pair_below, support
+from ballsbins.accounting.epochs.polygons import Pair, TooCoarse, bracket, choose_points, pair_above
+from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
+from ballsbins.accounting.epochs.survey import FLAT, Cumulants, Survey, spread_allowed
+from ballsbins.errors import AccuracyError
+
+MAX_NODES = 300_000  # points of one factor
+LEAST_LOG = -1300.0  # tails below e^−1300 are not told from 0
+_ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
+_SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
+_KEPT = 8  # lattices
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The accuracy wanted in ε: upper − lower ≤ max(relative·ε, absolute)."""
+
+    relative: float = 1e-3
+    absolute: float = 1e-4
+
+    def at(self, epsilon: Array) -> Array:
+        return np.maximum(self.relative * np.abs(epsilon), self.absolute)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lattice:
+    """Pairs below and above every factor, and the sheets of their products computed so far."""
+
+    h: float
+    floor: float
+    finer: float
+    below: list[tuple[Pair, int]]
+    above: list[tuple[Pair, int]]
+    sheets: dict[tuple[Direction, bool], list[Stretch | Chernoff]]
+
+    accuracy: Accuracy
+    failures: dict[Direction, WindowError]
+
+    def log_delta(self, epsilon: Array, direction: Direction, *, upper: bool) -> tuple[Array, Array]:
+        """Bound on log δ and −dlog δ/dε at increasing ε ≥ 0."""
+        sheets = self.sheets.setdefault((direction, upper), [])
+        pairs = self.above if upper else self.below
+        if direction == ADD:
+            pairs = [(pair.swapped, count) for pair, count in pairs]
+        value, slope = np.full(epsilon.size, np.nan), np.zeros(epsilon.size)
+        while True:
+            for sheet in sheets:
+                here = np.isnan(value) & (sheet.start <= epsilon) & (epsilon <= sheet.stop)
+                if here.any():
+                    value[here], slope[here] = sheet.log_delta(epsilon[here])
+            left = np.flatnonzero(np.isnan(value))
+            if not left.size:
+                return value, slope
+            start, stop = float(epsilon[left[0]]), float(epsilon[left[-1]])
+            accuracy = float(self.accuracy.at(epsilon[left[:1]])[0])
+            try:
+                sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
+            except WindowError as error:
+                self.failures[direction] = error
+                sheets.insert(0, without_transform(pairs, start, upper=upper))
+
+
+class ComposedCurve(Curve):
+    """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
+
+    def __init__(
+        self,
+        parts: Sequence[tuple[Curve, int]],
+        accuracy: Accuracy | None = None,
+        edge: float | None = None,
+        around: Curve | None = None,
+    ) -> None:
+        """`parts` are curves of single runs with how often each is run.
+
+        If the loss is bounded on the left and gathers there, `edge` is where: at −edge (see `gathered.py`). Where
+        no lattice gives bounds there are those of `around`, a curve of the product.
+        """
+        self._runs = [(curve, count) for curve, count in parts if count > 0]
+        self.confidence = min((curve.confidence for curve, _ in self._runs), default=1.0)
+        self.accuracy = accuracy or Accuracy()
+        self._edge = edge
+        self._around = around
+        self._surveys: list[Survey] = []
+        self._coarse: dict[Direction, Cumulants] = {}
+        self._lattices: dict[tuple[int, int], _Lattice] = {}
+
+    kind = "bracket"
+    method = "composition"
+
+    @property
+    def parts(self) -> list[tuple[Curve, int]]:
+        """Curves of the single runs."""
+        return self._runs
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ whose distance, as a distance in ε, is within the accuracy wanted."""
+        size, back = np.unique(epsilon, return_inverse=True)
+        found = np.empty((3, size.size))
+        for group in self._groups(size, direction):
+            found[:, group] = self._positive(size[group], direction)
+        lower, value, upper = found[:, back]
+        return Interval(lower - 8 * U, np.minimum(value, 0.0), np.minimum(upper + 8 * U, 0.0))
+
+    def estimate(self, epsilon: float, direction: Direction) -> float:
+        """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""
+        return self._saddles(np.array([epsilon]), direction)[0][0]
+
+    def _saddles(self, epsilon: Array, direction: Direction) -> list[tuple[float, float]]:
+        """The guess of log δ, and the tilt θ there, at each ε."""
+        cumulants = self._cumulants(direction)
+        guesses = []
+        for e in epsilon:
+            theta = cumulants.solve(float(e), 1e6)
+            kappa, mean, variance = cumulants.at(theta)
+            if theta == 0:
+                guess = math.log(-math.expm1(min(float(e) - mean, -1e-3 * math.sqrt(variance))))
+            else:
+                decline = math.log1p(theta * (1 + theta) * math.sqrt(2 * math.pi * variance))
+                guess = kappa - theta * float(e) - decline
+            guesses.append((min(0.0, guess), theta))
+        return guesses
+
+    def _cumulants(self, direction: Direction) -> Cumulants:
+        known = self._coarse.get(direction)
+        if known is None:
+            counted = zip(self._survey(), self._counts, strict=True)
+            known = Cumulants([survey.atoms(count, direction) for survey, count in counted])
+            self._coarse[direction] = known
+        return known
+
+    @property
+    def scale(self) -> float:
+        """An ε of the size that matters: four standard deviations above the mean loss."""
+        _, mean, variance = self._cumulants(REMOVE).at(0.0)
+        return max(mean, 0.0) + 4 * math.sqrt(variance)
+
+    @property
+    def _counts(self) -> list[int]:
+        return [count for _, count in self.parts]
+
+    def _survey(self) -> list[Survey]:
+        if not self._surveys:
+            self._surveys = [Survey.above(curve) for curve, _ in self.parts]
+            self._settle(-60.0)
+        return self._surveys
+
+    def _settle(self, floor: float) -> bool:
+        """Survey as far out as `floor`; whether that was known already."""
+        before = [survey.epsilon[-1] for survey in self._surveys]
+        for survey in self._surveys:
+            for direction in DIRECTIONS:
+                survey.reach(direction, floor)
+        if before == [survey.epsilon[-1] for survey in self._surveys]:
+            return True
+        self._coarse = {}
+        return False
+
+    def _groups(self, epsilon: Array, direction: Direction) -> list[NDArray[np.intp]]:
+        """Those increasing ε together that one lattice serves well: its spacing should not differ much."""
+        if epsilon.size == 1:
+            return [np.array([0])]
+        some = np.unique(np.linspace(0, epsilon.size - 1, 9).astype(int))
+        spacing = [math.log2(self._plan(epsilon[k : k + 1], direction)[0]) for k in some]
+        octave = np.floor(np.interp(np.arange(epsilon.size), some, spacing) / 2)
+        return [np.flatnonzero(octave == value) for value in np.unique(octave)]
+
+    def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
+        """The spacing h to start with, and the log δ below which tails are cut off.
+
+        Where the other direction's δ is larger by e^{_ASIDE}, this one is pursued down to that and not
+        further.
+        """
+        steps = sum(self._counts)
+        some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, 7).astype(int))]
+        for _ in range(8):  # a deeper look may show a larger δ, and so on until it reaches far enough
+            guesses = [
+                own if own[0] > theirs[0] - _ASIDE else (theirs[0] - _ASIDE, theirs[1])
+                for own, theirs in zip(
+                    self._saddles(some, direction), self._saddles(some, other(direction)), strict=True
+                )
+            ]
+            least = min(log_delta for log_delta, _ in guesses)
+            floor = max(LEAST_LOG, 1.05 * least - 4 + math.log(_SHARE * self.accuracy.absolute / steps))
+            if self._settle(floor):
+                break
+        _, mean, variance = self._cumulants(direction).at(0.0)
+        h = math.inf
+        for e, (_, theta) in zip(some, guesses, strict=True):
+            accuracy = float(self.accuracy.at(e))
+            allowed = (
+                accuracy / (0.15 * (1 + theta)) if theta > 0 else spread_allowed(e, accuracy, mean, variance)
+            )
+            h = min(h, math.sqrt(0.5 * allowed / steps))
+        return min(h, self._widest()), floor
+
+    def _widest(self) -> float:
+        """A lattice wider than the steps ½E|S−1| is only of use if it can be shifted: if losses gather at an edge."""
+        step = math.exp(min(float(survey.log_delta[REMOVE][0]) for survey in self._survey()))
+        return math.inf if self._edge is not None and step > 0.5 * self._edge else 0.6 * step
+
+    def _build(self, h: float, floor: float, finer: float) -> _Lattice:
+        for _ in range(8):
+            shifted = self._edge is not None and h > self._edge / 3
+            if shifted and self._edge is not None:
+                h = max(h, 1.3 * self._edge)
+            try:
+                below, above = [], []
+                for survey, (curve, count) in zip(self._survey(), self.parts, strict=True):
+                    far = survey.reach(ADD, floor), survey.reach(REMOVE, floor)
+                    points = choose_points(h, far, survey.spacing(finer))
+                    if points.size > MAX_NODES:
+                        raise AccuracyError(
+                            f"A grid of {h:.1e} in ε would need {points.size:,} points for one run, more "
+                            f"than {MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
+                        )
+                    if self._edge is None or not (shifted or gathers(curve, h, self._edge)):
+                        low, high = bracket(curve, h, points)
+                    elif shifted:
+                        high = pair_above(curve, h, points)
+                        low = pair_below(curve, h, far[1], survey.spacing(finer), self._edge)
+                    else:
+                        tau, slope = support(curve, h, self._edge)
+                        k = math.ceil(tau / h)
+                        h = tau / k
+                        points = np.union1d(points, np.arange(-k - 1, -k + 3))
+                        low, high = bracket(curve, h, points, support=(k, slope))
+                    below.append((low, count))
+                    above.append((high, count))
+                return _Lattice(h, floor, finer, below, above, {}, self.accuracy, {})
+            except TooCoarse:
+                h, finer = min(h, self._edge or h) / 4, finer / 2
+        raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
+
+    def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
+        """Which lattice to use: half octaves of h and steps of a third in the floor, so that few are needed.
+
+        It depends on the question alone, so that answers hardly depend on what was asked before.
+        """
+        h, floor = self._plan(epsilon, direction)
+        return math.floor(2 * math.log2(h)), math.ceil(math.log(max(-floor, 30.0) / 30) / math.log(4 / 3))
+
+    def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
+        """Lower, value, upper at increasing ε ≥ 0; refines until they are as close as wanted."""
+        key = self._key(epsilon, direction)
+        lattice = self._lattices.get(key)
+        if lattice is None:
+            lattice = self._build(2.0 ** (key[0] / 2), max(LEAST_LOG, -30 * (4 / 3) ** key[1]), 1.0)
+        worst, tries = math.inf, 0
+        lower, upper = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
+        while True:
+            above, slope = lattice.log_delta(epsilon, direction, upper=True)
+            below, _ = lattice.log_delta(epsilon, direction, upper=False)
+            # every lattice gives valid bounds, and a finer one need not be better everywhere: keep the best
+            upper = np.minimum(upper, above)
+            lower = np.minimum(np.maximum(lower, below), upper)
+            self._lattices.pop(key, None)
+            self._lattices[key] = lattice
+            if len(self._lattices) > _KEPT:
+                self._lattices.pop(next(iter(self._lattices)))
+            wanted = np.maximum(slope, FLAT) * self.accuracy.at(epsilon)
+            with np.errstate(invalid="ignore"):
+                gap = upper - lower
+            matters = (gap > wanted) & (upper > LEAST_LOG / 1.8)
+            if matters.any():
+                own, theirs = (
+                    np.array([guess for guess, _ in self._saddles(epsilon, towards)])
+                    for towards in (direction, other(direction))
+                )
+                matters &= own > theirs - _ASIDE
+            if not matters.any():
+                return self._best(lower, upper)
+            floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
+            if floor < lattice.floor:
+                lattice = self._build(lattice.h, floor, lattice.finer)
+                continue
+            ratio = float(np.max(gap[matters] / wanted[matters]))
+            # the other direction decides, or the bounds are what can be had: they hold, and say how wide they are
+            decided = bool(np.all(upper[matters] < 1.1 * theirs[matters] - 0.5))
+            failed = direction in lattice.failures and math.isinf(ratio)
+            if failed or ratio > 0.7 * worst or (decided and tries > 0):
+                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
+            worst, tries = ratio, tries + 1
+            h, finer = self._finer(lattice, ratio)
+            try:
+                lattice = self._build(h, lattice.floor, finer)
+            except AccuracyError:
+                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
+
+    def _what_is_left(
+        self,
+        lower: Array,
+        upper: Array,
+        matters: NDArray[np.bool_],
+        epsilon: Array,
+        direction: Direction,
+        h: float,
+    ) -> tuple[Array, Array, Array]:
+        """Bounds that hold are an answer, however wide; that δ lies between 0 and 1 is none."""
+        if self._around is not None:
+            found = self._around.log_delta(epsilon, direction)
+            upper = np.minimum(upper, found.upper)
+            lower = np.minimum(np.maximum(lower, found.lower), upper)
+        if np.any(np.isneginf(lower[matters]) & (upper[matters] > -1e-3)):
+            raise AccuracyError(
+                f"Nothing can be said to an accuracy of {self.accuracy.relative:g}·ε or {self.accuracy.absolute:g}, "
+                f"and a finer grid than {h:.1e} in ε does not help. Ask for less accuracy."
+            )
+        return self._best(lower, upper)
+
+    @staticmethod
+    def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
+        """With the value where it is, to leading order, between two second-order bounds."""
+        with np.errstate(invalid="ignore"):
+            return lower, np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper), upper
+
+    def _finer(self, lattice: _Lattice, ratio: float) -> tuple[float, float]:
+        """The next h and how much finer cells shall be, if the bounds are too far apart by that ratio."""
+        edge = self._edge or 0.0
+        first_order = lattice.h > edge / 3 > 0
+        factor = max(0.85 / (ratio if first_order else math.sqrt(ratio)), 0.125)
+        h = lattice.h * factor
+        return edge / 4 if edge / 3 < h < 1.3 * edge else h, lattice.finer * factor
+
+    @staticmethod
+    def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
+        """The floor, lowered if δ is less than was guessed and what was cut off shows in the upper bound."""
+        pairs = [(pair.swapped if direction == ADD else pair, count) for pair, count in lattice.above]
+        finite = np.isfinite(lower)
+        if lattice.floor <= LEAST_LOG or not finite.any():
+            return lattice.floor
+        allowed = float(np.min(lower[finite] + np.log(0.05 * np.minimum(wanted[finite], 1.0))))
+        excess = log_infinity(pairs) - allowed
+        return max(LEAST_LOG, lattice.floor - 4 - excess) if excess > 0 else lattice.floor

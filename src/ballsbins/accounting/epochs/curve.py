@@ -1,0 +1,170 @@
+"""The privacy curve of several runs: exact by Mellin inversion wherever that can state its error, else a bracket.
+
+Every question is answered by the sheet of a fixed place near it (`_places`), so that answers do not depend on what
+was asked before. A sheet is kept for later questions. Where a sheet has no answer, or one with too few digits, the
+polygons and tilted transforms of `composition` have one: a bracket, by a method that shares no step with this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.epochs.lines import Lines, NoLine
+from ballsbins.accounting.epochs.moments import Moments
+from ballsbins.accounting.epochs.saddles import Product
+
+_ENOUGH = 1e-6  # relative error of δ up to which an answer is called exact
+_GOOD = 3e-8  # and up to which no sheet of its own is laid for it
+_MOST_OWN = 8  # sheets laid for single points of one question
+_FLOOR = 1e-13  # never claim less than this
+_ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
+_GUESSES = 6
+_STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
+
+
+class _Source(Protocol):
+    """Where moments come from: of every kind of run, and how often it is run."""
+
+    def __call__(self, *, sketch: bool) -> Sequence[tuple[Moments, int]]:
+        """The moments, or a sketch of them that is next to free."""
+        ...
+
+
+class ProductCurve(Curve):
+    """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
+
+    kind = "exact"
+    method = "exact"
+    fallback = "bracket", "composition"
+
+    def __init__(self, moments: _Source, bracket: ComposedCurve) -> None:
+        """`moments` of the runs, made when first needed; `bracket` is the same product by the other method."""
+        self._make, self.bracket = moments, bracket
+        self._products: dict[tuple[Direction, bool], Product] = {}
+        self._sheets: dict[tuple[Direction, float], Lines | None] = {}
+
+    @property
+    def parts(self) -> list[tuple[Curve, int]]:
+        """Curves of the single runs."""
+        return self.bracket.parts
+
+    @property
+    def scale(self) -> float:
+        """An ε of the size that matters."""
+        return 4.0 * self._product(REMOVE).deviation
+
+    def _product(self, direction: Direction, *, sketch: bool = False) -> Product:
+        if (direction, sketch) not in self._products:
+            factors = self._make(sketch=sketch)
+            self._products |= {(way, sketch): Product(factors, way) for way in DIRECTIONS}
+        return self._products[direction, sketch]
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array:
+        """About log δ at some ε ≥ 0, from sketches of the single runs: no bound, but next to free."""
+        return self._product(direction, sketch=True).estimate(epsilon)
+
+    def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
+        """A first guess of ε from log δ, by the saddlepoint formula."""
+        product = self._product(direction)
+        log_epsilon = np.log(product.deviation) + np.array([-7.0, 1.0, 8.0])
+        log_delta = product.estimate(np.exp(log_epsilon))
+        for target in {float(log_deltas.min()), float(log_deltas.max())}:
+            for _ in range(_GUESSES):
+                # halve, in log ε, the stretch that the target is in
+                at = int(np.clip(np.searchsorted(-log_delta, -target), 1, log_epsilon.size - 1))
+                middle = 0.5 * (log_epsilon[at - 1] + log_epsilon[at])
+                found = product.estimate(np.exp([middle]))
+                log_epsilon, log_delta = np.insert(log_epsilon, at, middle), np.insert(log_delta, at, found)
+                log_delta = np.minimum.accumulate(log_delta)
+        return np.asarray(np.exp(np.interp(-log_deltas, -log_delta, log_epsilon)))
+
+    def log_upper(self, epsilon: Array, direction: Direction) -> Array:
+        """A bound on log δ(ε), ε ≥ 0, that costs little and is good enough to tell that δ is negligible."""
+        product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
+        bounds = np.array([product.log_bound(sign * float(e)) for e in epsilon])
+        return np.asarray(bounds if direction == REMOVE else bounds + epsilon)
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
+        size, back = np.unique(epsilon, return_inverse=True)
+        rows = self._increasing(size, direction)[:, back]
+        error = 8 * U
+        return Interval(rows[0] - error, rows[1], np.minimum(rows[2] + error, 0.0))
+
+    def _increasing(self, epsilon: Array, direction: Direction) -> Array:
+        """Lower, value, upper at increasing ε ≥ 0."""
+        rows = self.exactly(epsilon, direction)
+        with np.errstate(invalid="ignore"):
+            poor = np.flatnonzero(~(rows[2] - rows[1] <= _ENOUGH))
+        if poor.size:
+            # where the other direction decides, a bound that shows it is enough
+            upper = self.log_upper(epsilon[poor], direction)
+            aside = upper < self._product(other(direction)).estimate(epsilon[poor]) - _ASIDE
+            rows[1:, poor[aside]] = upper[aside]
+            poor = poor[~aside]
+        if poor.size:
+            found = self.bracket.log_delta(epsilon[poor], direction)
+            rows[:, poor] = found.lower, found.value, found.upper
+        # what holds at one ε holds beyond (upper) and before it (lower)
+        rows[2] = np.minimum.accumulate(rows[2])
+        rows[0] = np.minimum(np.maximum.accumulate(rows[0][::-1])[::-1], rows[2])
+        rows[1] = np.clip(rows[1], rows[0], rows[2])
+        return rows
+
+    def exactly(self, epsilon: Array, direction: Direction) -> Array:
+        """Lower, value, upper of log δ at increasing ε ≥ 0 by Mellin inversion alone; −∞, −∞, 0 where it has none."""
+        product = self._product(direction)
+        log, error = np.full(epsilon.size, -np.inf), np.full(epsilon.size, np.inf)
+        laid = np.zeros(epsilon.size, dtype=bool)
+        places = _places(epsilon / product.deviation) * product.deviation
+        for place in np.unique(places):
+            here = np.flatnonzero(places == place)
+            sheet = self._sheet(direction, float(place))
+            if sheet is not None:
+                laid[here] = True
+                log[here], error[here] = self._read(sheet, epsilon[here], direction)
+        for row in np.flatnonzero(laid & (error > _GOOD))[:_MOST_OWN]:
+            sheet = self._lay(direction, float(epsilon[row]), 0.0)
+            if sheet is not None:
+                own, off = self._read(sheet, epsilon[row : row + 1], direction)
+                if off[0] < error[row]:
+                    log[row], error[row] = own[0], off[0]
+        known = np.isfinite(error)
+        off = np.where(known, error, 0.0)
+        return np.stack([log - off, log, np.where(known, np.minimum(log + off, 0.0), 0.0)])
+
+    @staticmethod
+    def _read(sheet: Lines, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
+        """Log δ and its absolute error from a sheet, which has log E(X − K)₊ or log E(K − X)₊."""
+        sign = 1.0 if direction == REMOVE else -1.0
+        log, relative = sheet.log_value(sign * epsilon)
+        log = np.minimum(log if direction == REMOVE else log + epsilon, 0.0)
+        with np.errstate(invalid="ignore"):
+            floor = _FLOOR * (1.0 + np.where(np.isfinite(log), np.abs(log), 0.0) / 25.0)
+            return log, np.where(relative < 0.1, -np.log1p(-np.minimum(relative, 0.5)) + floor, np.inf)
+
+    def _sheet(self, direction: Direction, place: float) -> Lines | None:
+        key = (direction, place)
+        if key not in self._sheets:
+            deviation = self._product(direction).deviation
+            self._sheets[key] = self._lay(direction, place, max(0.5 * _STRIDE * deviation, 0.1 * place))
+        return self._sheets[key]
+
+    def _lay(self, direction: Direction, epsilon: float, reach: float) -> Lines | None:
+        try:
+            return self._product(direction).sheet(epsilon if direction == REMOVE else -epsilon, reach)
+        except NoLine:
+            return None
+
+
+def _places(x: Array) -> Array:
+    """The nearest place to every ε, in deviations."""
+    near = _STRIDE * np.round(x / _STRIDE)
+    with np.errstate(divide="ignore"):
+        far = _LINEAR * _RATIO ** np.round(np.log(np.maximum(x, 1e-300) / _LINEAR) / np.log(_RATIO))
+    return np.where(x < _LINEAR, near, far)

@@ -1,0 +1,349 @@
+"""The curve of a product of discrete pairs by an exponentially tilted FFT, with bounds on all that FFT does
+wrong.
+
+Let r = Π* p_j^{*n_j} be the law of the summed loss under P (atoms on the lattice of spacing h). For θ ≥ 0 and
+κ(θ) = Σ_j n_j log Σ_i p_{j,i} e^{θε_i}, the tilted laws p̃ = p e^{θε}/Σ… are probabilities, r̃ = Π* p̃ = r
+e^{θε−κ}, and
+
+    δ(ε) = e^{κ−θε} Σ_{ε_k>ε} r̃_k e^{−θ(ε_k−ε)} (1 − e^{−(ε_k−ε)})  +  (mass at infinity).
+
+With κ′(θ) = ε the sum is over the *bulk* of r̃, so that an absolute error of 10⁻¹⁵ in r̃ is a relative one in
+δ, however small δ is. Less tilt does as long as δ's share of r̃ stays well above rounding, and one θ serves a
+range of ε.
+
+What is bounded (Higham, Accuracy and Stability of Numerical Algorithms, thm 24.2: ‖fft(x) − computed‖₂ ≤
+e_N‖fft(x)‖₂ with e_N ≈ 7u·log₂N):
+- rounding of r̃ in any one cell, by Cauchy–Schwarz on the inverse transform of Π z_j^{n_j}:
+  D = (e_N + 4nu)·‖r̃‖₂ + Σ_j n_j e_N ‖p̃_j‖₂ ‖(|z_j|+Δ)^{n_j−1} Π_{i≠j}|z_i|^{n_i}‖₂/√N;
+- mass outside of the window of N cells, by Chernoff with the exact κ: what is above is missed, what is
+  outside is wrapped into the window; the weight of such mass is at most max_x e^{−θx}(1−e^{−x}) =
+  θ^θ/(1+θ)^{1+θ};
+- rounding of log p + θε − κ, relative.
+The upper bound adds these, the lower one subtracts them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from ballsbins.accounting.curve import Array, U
+from ballsbins.accounting.epochs.polygons import Pair, suffix_sums
+from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
+from ballsbins.accounting.epochs.survey import Atoms, Cumulants
+from ballsbins.errors import AccuracyError
+
+MAX_CELLS = 2**23
+
+Spectrum = NDArray[np.complexfloating]
+
+
+class WindowError(AccuracyError):
+    """The composed loss spreads over more cells than a transform should have."""
+
+
+def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
+    """The Chernoff bound at its best θ."""
+    atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
+    theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, 1e9), 1e-9)
+    kappa = sum(a.count * a.log_moment(theta) for a in atoms)
+    relative = sum(count * (pair.relative_error + 64 * U * (1 + abs(kappa))) for pair, count in pairs)
+    finite = kappa - theta * epsilon + _log_peak(theta) + relative
+    return Chernoff(epsilon, min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta, upper)
+
+
+def compose(
+    pairs: Sequence[tuple[Pair, int]], epsilon: float, stop: float, *, accuracy: float, upper: bool
+) -> Stretch:
+    """The curve of Π pair_j^{n_j} in the direction (P, Q), from ε up to at most `stop`.
+
+    `accuracy` is what is wanted in ε: rounding, window and trimming are to cost at most a tenth of it each. The
+    first choices are estimates; where they cost more, less is trimmed, the tilt moves to the saddlepoint, the
+    window grows.
+    """
+    h = pairs[0][0].h
+    most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
+    if epsilon >= most:  # no sum of losses exceeds ε
+        nothing = np.array([-np.inf])
+        bounds = {"log_slack": -math.inf, "noise": 0.0, "relative": 0.0, "log_infinity": log_infinity(pairs)}
+        bounds["log_trimmed"] = -math.inf
+        return Stretch(h, 0.0, 0, most, max(stop, epsilon), 0.0, 0.0, nothing, nothing, upper=upper, **bounds)
+    pairs = _relevant(pairs, 0.8 * epsilon)
+    steps = sum(count for _, count in pairs)
+    log_cut, extended, attempt = math.inf, False, None
+    for _ in range(8):
+        if attempt is None:
+            attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
+            if math.isinf(log_cut):
+                log_cut = attempt.guess - math.log(steps) - 14
+                attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
+        # Nearby questions are likely to follow: serve a standard deviation around ε too.
+        around = min(attempt.deviation, 0.2 * epsilon)
+        span = (max(0.0, epsilon - around), max(stop, epsilon + around))
+        sheet = _compose(attempt, span, math.log(steps) + log_cut, upper=upper, extended=extended)
+        noise, missed, trimmed, allowed = (
+            float(row[0]) for row in sheet.costs(np.array([epsilon]), accuracy)
+        )
+        if max(noise, missed, trimmed) <= allowed:
+            break
+        if trimmed > allowed:
+            log_cut, attempt = log_cut - 3 - math.log(trimmed / allowed), None
+            continue
+        if noise > allowed and attempt.theta == attempt.saddle:
+            extended = True
+        elif noise > allowed:
+            close = attempt.theta >= 0.7 * attempt.saddle
+            attempt = replace(
+                attempt, theta=attempt.saddle if close else 0.5 * (attempt.theta + attempt.saddle)
+            )
+        if missed > allowed:
+            wider = attempt.outside + 3 + math.log(missed / allowed)
+            attempt = replace(attempt, outside=min(80.0, wider))
+    start, stop = sheet.good_range(epsilon, accuracy)
+    return replace(sheet, start=start, stop=stop)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The factors without what does not matter, a tilt, and the log of the mass outside of the window."""
+
+    pairs: Sequence[tuple[Pair, int]]
+    atoms: Sequence[Atoms]
+    cumulants: Cumulants
+    saddle: float
+    theta: float
+    outside: float
+    guess: float  # of log δ
+    deviation: float  # at the saddlepoint
+
+    @staticmethod
+    def of(pairs: Sequence[tuple[Pair, int]], epsilon: float, h: float, accuracy: float) -> _Attempt:
+        """By estimates, at one ε."""
+        atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
+        cumulants = Cumulants([a.lumped() for a in atoms])
+        saddle = cumulants.solve(epsilon, 40 / h)
+        kappa, _, variance = cumulants.at(saddle)
+        decline = math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
+        guess = min(0.0, kappa - saddle * epsilon - decline)
+        theta, share = _least_tilt(cumulants, epsilon, saddle, h, guess)
+        outside = 10 - share - math.log(max(saddle, 0.1) * accuracy)
+        return _Attempt(pairs, atoms, cumulants, saddle, theta, outside, guess, math.sqrt(variance))
+
+
+def _trimmed(pairs: Sequence[tuple[Pair, int]], log_cut: float, *, upper: bool) -> list[tuple[Pair, int]]:
+    """The pairs without the largest losses, of mass up to e^{log_cut} each: at infinity (upper) or left out.
+
+    A heavy tail would otherwise draw the tilted law away to losses that δ(ε) does not depend on.
+    """
+    kept = []
+    for pair, count in pairs:
+        tail = np.logaddexp.accumulate(pair.log_p[::-1])[::-1]
+        stop = max(1, int(np.searchsorted(-tail, -log_cut))) if log_cut < math.inf else pair.log_p.size
+        if stop == pair.log_p.size:
+            kept.append((pair, count))
+            continue
+        mass = float(np.logaddexp(pair.log_p_infinity, tail[stop])) if upper else pair.log_p_infinity
+        kept.append(
+            (replace(pair, index=pair.index[:stop], log_p=pair.log_p[:stop], log_p_infinity=mass), count)
+        )
+    return kept
+
+
+def _relevant(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> list[tuple[Pair, int]]:
+    """The pairs without losses so low that all others at their largest would not bring the sum above ε."""
+    most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
+    kept = []
+    for pair, count in pairs:
+        some = pair.epsilon > epsilon - (most - float(pair.epsilon[-1])) - 2 * pair.h
+        some[-1] = True
+        kept.append(
+            (pair if some.all() else replace(pair, index=pair.index[some], log_p=pair.log_p[some]), count)
+        )
+    return kept
+
+
+def _compose(
+    attempt: _Attempt, span: tuple[float, float], log_trimmed: float, *, upper: bool, extended: bool
+) -> Stretch:
+    """One sheet for ε from span[0] to span[1]."""
+    pairs, atoms, cumulants, theta = attempt.pairs, attempt.atoms, attempt.cumulants, attempt.theta
+    outside, h = attempt.outside, pairs[0][0].h
+    epsilon, stop = span
+    kappa, mean, variance = cumulants.at(theta)
+    deviation = math.sqrt(variance)
+    stop = min(stop, max(mean + 6 * deviation, 1.5 * epsilon))
+    low, below = _edge(atoms, cumulants, theta, deviation, -outside)
+    edge, above = _edge(atoms, cumulants, theta, deviation, outside)
+    low, edge = min(low, epsilon), max(edge, stop)
+    # Cells from ε up to `high` are read. The weight of what is above them is at most e^{−θ(high−ε)}, and what
+    # is above ε plus the length of the window is wrapped into them.
+    high = min(edge, stop + outside / theta) if theta > 0 else edge
+    missed = above if high == edge else np.logaddexp(above, -outside - _log_peak(theta))
+    origin = sum(count * pair.offset for pair, count in pairs)
+    first = math.floor((low - origin) / h) - 1
+    cells = math.ceil(max(high - low, edge - epsilon) / h) + 4
+    if cells > MAX_CELLS:
+        raise WindowError(
+            f"A grid of {h:.1e} in ε needs {cells:,} cells to hold the composed loss, more than "
+            f"{MAX_CELLS:,}. Ask for less accuracy in ε."
+        )
+    kappa = sum(a.count * a.log_moment(theta) for a in atoms)
+    r, noise, rounding = _convolve(
+        pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first, extended=extended
+    )
+    skip = max(0, math.floor((epsilon - origin) / h) - first)
+    reach = math.ceil((high - origin) / h) + 2 - first
+    window, first = r[skip:reach], first + skip
+    with np.errstate(divide="ignore"):
+        log_r = np.log(np.maximum(window, 0.0) + noise if upper else np.maximum(window - noise, 0.0))
+    ramp = np.asarray(h * np.arange(log_r.size), dtype=np.float64)
+    log_tail = suffix_sums(log_r, (1 + theta) * ramp)
+    log_value = np.full(log_r.size, -np.inf)
+    log_value[:-1] = suffix_sums(log_tail[1:] + math.log(-math.expm1(-h)), theta * ramp[1:]) - theta * h
+    missed = missed if upper else np.logaddexp(above, below)
+    steps = sum(count for _, count in pairs)
+    relative = rounding + sum(count * pair.relative_error for pair, count in pairs)
+    return Stretch(
+        h=h,
+        origin=origin,
+        first=first,
+        start=epsilon,
+        stop=stop,
+        theta=theta,
+        kappa=kappa,
+        log_value=log_value,
+        log_tail=log_tail,
+        log_slack=float(missed + _log_peak(theta)),
+        noise=noise
+        * min(1 / (-math.expm1(-theta * h) * (1 + theta)) if theta > 0 else math.inf, reach - skip),
+        relative=relative + 8 * U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
+        log_infinity=log_infinity(pairs),
+        log_trimmed=log_trimmed,
+        upper=upper,
+    )
+
+
+def _log_peak(theta: float) -> float:
+    """Log max_x e^{−θx}(1−e^{−x})."""
+    return theta * math.log(theta) - (1 + theta) * math.log1p(theta) if theta > 0 else 0.0
+
+
+def log_infinity(pairs: Sequence[tuple[Pair, int]]) -> float:
+    """Log of the mass of the product of P where that of Q has none, or a little more."""
+    return float(np.logaddexp.reduce([math.log(count) + pair.log_p_infinity for pair, count in pairs]))
+
+
+def _least_tilt(
+    cumulants: Cumulants, epsilon: float, saddle: float, h: float, log_delta: float
+) -> tuple[float, float]:
+    """The least θ at which rounding should not matter at ε, and the log of δ's share of r̃ there.
+
+    At tilt θ that share is e^{log δ(ε) − κ(θ) + θε}, and rounding in r̃ about 10⁻¹⁴·n·√(deviation/h) of its
+    maximum. A small θ is better: rare large losses are then rare in r̃ too, and the window is small.
+    """
+    _, _, variance = cumulants.at(0.0)
+    steps = sum(a.count for a in cumulants.atoms)
+    noise = math.log(2e-14 * steps * math.sqrt(max(math.sqrt(variance) / h, 1.0)))
+    margin = min(max(math.log(1e-5) - noise, 1.0), 14.0)
+
+    def share(theta: float) -> float:
+        return min(0.0, log_delta - cumulants.at(theta)[0] + theta * epsilon)
+
+    if share(0.0) > -margin:
+        return 0.0, share(0.0)
+    low, high = 0.0, saddle
+    for _ in range(8):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if share(middle) > -margin else (middle, high)
+    return high, share(high)
+
+
+def _edge(
+    atoms: Sequence[Atoms], cumulants: Cumulants, theta: float, deviation: float, outside: float
+) -> tuple[float, float]:
+    """Where the window may end on one side, and the log of the tilted mass beyond (Chernoff), or the end of
+    all mass.
+
+    For t > 0, the tilted mass above x is at most e^{κ(θ+t)−κ(θ)−tx}: solve for x at mass e^{−|outside|}. The
+    sign of `outside` is that of the side.
+    """
+    sign = math.copysign(1.0, outside)
+    support = sum(a.count * float(a.epsilon[-1] if sign > 0 else a.epsilon[0]) for a in atoms)
+    if deviation == 0:
+        return support, -math.inf
+    best, edge = 0.0, sign * math.inf
+    rough = cumulants.at(theta)[0]
+    for power in range(-6, 31):
+        t = sign * 2 ** (power / 2) / deviation
+        x = (cumulants.at(theta + t)[0] - rough + abs(outside)) / t
+        if sign * x < sign * edge:
+            best, edge = t, x
+    if sign * support <= sign * edge:
+        return support, -math.inf
+    gain = sum(a.count * (a.log_moment(theta + best) - a.log_moment(theta)) for a in atoms)
+    return edge, gain - best * edge
+
+
+def _convolve(
+    pairs: Sequence[tuple[Pair, int]],
+    atoms: Sequence[Atoms],
+    theta: float,
+    *,
+    n: int,
+    first: int,
+    extended: bool,
+) -> tuple[Array, float, float]:
+    """r̃ on the cells first … first+n−1 (cyclically), the bound D on its rounding, the relative one on p̃.
+
+    With `extended` the way to the product of spectra, whose errors count n times, is in long doubles.
+    """
+    real = np.longdouble if extended else np.float64
+    u = float(np.finfo(real).eps) / 2
+    bound = 7 * u * math.log2(n)
+    spectra, norms, offset, rounding = [], [], 0, 0.0
+    for (pair, count), a in zip(pairs, atoms, strict=True):
+        log_moment = a.log_moment(theta)
+        tilted = np.exp(a.log_p + theta * a.epsilon - log_moment)
+        size = float(tilted @ (np.abs(a.log_p) + theta * np.abs(a.epsilon)))
+        rounding += 2 * U * count * (size + abs(log_moment) + 4)
+        # The largest atom goes to cell 0, where its transform is a constant and has no rounding error.
+        largest = int(tilted.argmax())
+        centre = int(pair.index[largest])
+        offset += count * centre
+        atom, tilted[largest] = tilted[largest], 0.0
+        wrapped = np.bincount((pair.index - centre) % n, weights=tilted, minlength=n)
+        spectra.append((fft.rfft(wrapped.astype(real)) + atom, count))
+        norms.append(float(np.linalg.norm(wrapped)) + 2 * u / bound)
+    product = _power(*spectra[0])
+    for z, count in spectra[1:]:
+        product = product * _power(z, count)
+    r = fft.irfft(product.astype(np.complex128), n)
+    steps = sum(count for _, count in pairs)
+    noise = (7 * U * math.log2(n) + 4 * U + 4 * steps * u) * float(np.linalg.norm(r))
+    for j, (_, count) in enumerate(spectra):
+        moduli = np.ones(1)
+        for i, (z, m) in enumerate(spectra):
+            modulus = np.abs(z).astype(np.float64) + bound * math.sqrt(n) * norms[i]
+            moduli = moduli * modulus ** (m - (i == j))
+        others = math.sqrt(2 / n) * float(np.linalg.norm(moduli)) if moduli.size > 1 else 1.0
+        noise += count * bound * norms[j] * others
+    return np.roll(r, -((first - offset) % n)), noise, rounding
+
+
+def _power(z: Spectrum, count: int) -> Spectrum:
+    """z^count by repeated squaring: relative error at most 3·count roundings."""
+    result = None
+    with np.errstate(under="ignore"):
+        while count:
+            if count & 1:
+                result = z if result is None else result * z
+            count >>= 1
+            if count:
+                z = z * z
+    assert result is not None
+    return result

@@ -1,0 +1,183 @@
+"""Integrals along vertical lines in the plane of u, summed for many K at once, with the error they make.
+
+With the step Δy = 2π/P the trapezoidal sum adds to the tilted curve e^{(c−1)k} v(k) its own images at distances P in
+k. The part of them that is linear in K is known in closed form and subtracted; what is left is seen by leaving out
+every second term, which halves the period.
+
+**The error** of a value is the sum of: rounding, 2⁻⁵³ times the sum of |terms| weighted with the size of what was
+added up in the exponent; aliases of the moments; the end of the line; images; powers of jumps left out; and the
+relative error η of the curves of single runs. The last is simple. As a functional of the curve v of one run, all
+others fixed, E(X − K)₊ is f(1) + ∫ f″ v with f″ ≥ 0, and f(1) is its value without that run. So an η of each of n
+runs is one of at most η·n·(1 − δ_{n−1}/δ_n) ≤ η·n of the result; that factor is one more integral on the same line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ballsbins.accounting.curve import Array, U
+from ballsbins.accounting.epochs.moments import Complex, Grid, Part
+from ballsbins.accounting.one_epoch.transform import complex_log1p
+
+
+class NoLine(Exception):  # noqa: N818
+    """No line can be had that states its error."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One power of z: how many jumps, the saddle, the height of the integrand there, and the value to expect."""
+
+    jumps: int
+    k: float  # for which all of this is
+    c: float
+    height: float
+    estimate: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One integral along Re u = c, ready for many K."""
+
+    c: float
+    period: float
+    integrand: (
+        Complex  # M(u)/(u(u−1)) e^{−scale}, halved at y = 0; second row: its derivative by the size of all v
+    )
+    scale: float
+    parity: bool  # whether the law that is inverted has mass and mean 1; with jumps both are 0
+    slack: float  # absolute error of the sum in units of e^{scale + (1−c)k}, besides rounding of y·k
+    weight: float  # Σ|terms|, in the same units
+    turning: float  # Σ|terms|·y, likewise
+
+    def value(self, k: Array) -> tuple[Array, Array, Array, Array]:
+        """(log of the unit, value, growth, error) at each k, all but the first in that unit.
+
+        Every second term alone has half the period: the distance of the two sums shows the images at that distance.
+        """
+        unit = self.scale + (1.0 - self.c) * k
+        total, growth = self._sum(self.integrand, self.period, k)
+        half, _ = self._sum(self.integrand[:, ::2], 0.5 * self.period, k)
+        error = self.slack + U * (self.weight * (4.0 + np.abs(unit)) + self.turning * np.abs(k))
+        if self.parity:
+            with np.errstate(over="ignore", invalid="ignore"):
+                images, more = (
+                    self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
+                )
+            total, half = total - images, half - more
+            error = error + 8.0 * U * np.abs(images)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            d = np.abs(half / total - 1.0)
+            error = error + np.abs(total) * np.minimum(np.where(np.isnan(d), 1.0, d), 1.0)
+        # Chernoff: v ≤ M(c)·K^{1−c}·max_x of the payoff's share
+        away = abs(self.c) if self.c < 0.0 else self.c - 1.0
+        log_peak = away * math.log(away) - (1.0 + away) * math.log1p(away)
+        most = abs(self.c * (self.c - 1.0)) * math.exp(log_peak)
+        return unit, total, growth, np.where(self.parity & (total > 1.001 * most), np.inf, error)
+
+    @staticmethod
+    def _sum(integrand: Complex, period: float, k: Array) -> Array:
+        """(Δy/π)·Re Σ_l f_l e^{−iy_l k} for both rows, as matrix products: y_l = y_a + y_b."""
+        step = 2.0 * math.pi / period
+        size = integrand.shape[1]
+        width = max(1, math.isqrt(size))
+        rows = -(-size // width)
+        padded = np.zeros((2, rows * width), dtype=complex)
+        padded[:, :size] = integrand
+        inner = np.exp(np.outer(np.arange(width), -1j * step * k))
+        outer = np.exp(np.outer(np.arange(rows), -1j * step * width * k))
+        return np.asarray(
+            (step / math.pi) * ((padded.reshape(2, rows, width) @ inner) * outer).sum(axis=1).real
+        )
+
+    def _images(self, k: Array, period: float) -> Array:
+        """The part of the images of the curve that is linear in K."""
+        if self.c > 1.0:
+            a, b = math.exp(-(self.c - 1.0) * period), math.exp(-self.c * period)
+            n = np.floor(k / period) + 1.0
+            return np.asarray(a**n / (1.0 - a) - np.exp(k) * b**n / (1.0 - b))
+        a, b = math.exp(self.c * period), math.exp((self.c - 1.0) * period)
+        n = np.floor(-k / period) + 1.0
+        return np.asarray(np.exp(k) * a**n / (1.0 - a) - b**n / (1.0 - b))
+
+
+@dataclass(frozen=True)
+class Lines:
+    """All lines for the K around one, and the relative error that they have in common."""
+
+    lines: Sequence[Line]
+    count: int  # of all runs
+    relative: float  # error of the curves of single runs
+    log_rest: float  # log of what was left out
+
+    def log_value(self, k: Array) -> tuple[Array, Array]:
+        """Log of the value and its relative error, ∞ where it has no digit."""
+        found = [line.value(k) for line in self.lines]
+        unit = np.max([part[0] for part in found], axis=0)
+        total = np.sum([part[1] * np.exp(part[0] - unit) for part in found], axis=0)
+        growth = np.sum([part[2] * np.exp(part[0] - unit) for part in found], axis=0)
+        error = np.sum([part[3] * np.exp(part[0] - unit) for part in found], axis=0)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            log = unit + np.log(total)
+            share = np.clip(1.01 * np.abs(growth) / total + 1e-3, 0.0, self.count)
+            relative = error / total + np.exp(np.minimum(self.log_rest - log, 300.0)) + share * self.relative
+        good = (total > 0.0) & (relative < 0.1)
+        return np.where(good, log, -np.inf), np.where(good, relative, np.inf)
+
+
+def _powers(series: Any, ratio: Any, count: int) -> Any:
+    """Multiply a power series in z (along the first axis) by (1 + ratio·z)^count."""
+    result, choose, power = np.zeros_like(series), 1.0, np.ones_like(ratio)
+    for j in range(min(series.shape[0], count + 1)):
+        if j > 0:
+            choose, power = choose * (count - j + 1) / j, power * ratio
+        result[j:] += choose * power * series[: series.shape[0] - j]
+    return result
+
+
+def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple[Line, float, float]:
+    """The integrand from the moments: the line, the relative error of the curves, and what is beyond its end."""
+    y = grid.y
+    u = term.c + 1j * y
+    log_m, spread = np.zeros(u.shape, dtype=complex), np.zeros(u.shape)
+    series = np.zeros((term.jumps + 1, u.size), dtype=complex)
+    series[0] = 1.0
+    growth, relative, ends = np.full(u.shape, term.jumps + 0j), 0.0, 0.0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
+        for part, count in parts:
+            modulus = np.maximum(np.abs(1.0 + part.body.value), 1e-300)
+            log_m += count * complex_log1p(part.body.value)
+            spread += count * part.body.error / modulus
+            relative = max(relative, part.body.relative)
+            ends += count * part.body.ends
+            growth += count * part.body.value / (1.0 + part.body.value)
+            if part.jump is not None and term.jumps > 0:
+                series = _powers(series, part.jump.value / (1.0 + part.body.value), count)
+                spread += term.jumps * part.jump.error / np.maximum(np.abs(part.jump.value), 1e-300)
+                relative = max(relative, part.jump.relative)
+                ends += term.jumps * part.jump.ends
+        exponent = log_m - np.log(u) - np.log(u - 1.0)
+        scale = float(exponent.real[0]) + math.log(max(float(np.abs(series[-1][0])), 1e-300))
+        terms = np.exp(exponent - scale) * series[-1]
+        growth = np.where(terms == 0.0, 0.0, growth * terms)
+    if not np.isfinite(terms).all():
+        raise NoLine("not finite")
+    step, sizes = 2.0 * math.pi / grid.period, np.abs(terms)
+    later = np.maximum.accumulate(sizes[::-1])[::-1]
+    gone = np.flatnonzero(later < 1e-20 * later[0])
+    stop = int(gone[0]) if gone.size else u.size
+    beyond = float(later[stop - 1]) * float(y[-1]) / math.pi if gone.size == 0 else 0.0
+    with np.errstate(over="ignore"):
+        off = sizes * np.minimum(spread + U * (8.0 + 2.0 * np.abs(log_m)), 2.0)
+    slack = step / math.pi * float(off[:stop].sum()) + beyond + ends
+    terms, sizes = np.stack([terms, growth])[:, :stop], sizes[:stop]
+    terms[:, 0] *= 0.5
+    weight = step / math.pi * float(sizes.sum())
+    turning = step / math.pi * float((sizes * y[:stop]).sum())
+    return Line(term.c, grid.period, terms, scale, term.jumps == 0, slack, weight, turning), relative, beyond

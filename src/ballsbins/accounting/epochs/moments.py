@@ -1,0 +1,404 @@
+"""Moments M(u) = E[S^u] of the likelihood ratio S of one run, along vertical lines u = c + iy.
+
+**From a privacy curve.** With v(k), k = log K, the out-of-the-money value (δ_remove(k) for k ≥ 0, e^k δ_add(−k) for
+k < 0), two partial integrations give M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v(k) dk, for every u. On a lattice k_j = jh that
+contains 0 the kink of v at 0 has a trapezoidal error in closed form, and what is left is analytic:
+
+    M(u) − 1 = u(u−1)·h·Σ_j e^{(u−1)k_j} v(k_j) + expm1(ℓ(uh/2) + ℓ((u−1)h/2) − ℓ(h/2)),     ℓ(x) = log(x/sinh x),
+
+up to aliases of M at the distance 2π/h, which the same sum over every second point shows. All terms of the sum are
+positive at real u: relative accuracy of v is relative accuracy of M − 1, however small that is. All y of a line are
+one fast Fourier transform.
+
+**Splitting off jumps.** With many steps or little noise v has a body near 0 and, far right of it, the bump of single
+large jumps; no tilt e^{(c−1)k} isolates the body. So v may be split by a smooth step χ, M = M_body + J, with J the
+transform of (1−χ)·v.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.special import log_ndtr
+
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
+from ballsbins.accounting.epochs.survey import Survey
+
+Complex = NDArray[np.complex128]
+
+DEEP = 50.0  # terms below e^−50 of the largest are left out
+_MOST_POINTS = 2**17  # of one lattice
+_SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
+_RESOLVED = 1e-6
+_SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
+
+
+@dataclass(frozen=True)
+class Split:
+    """A smooth step down from 1 to 0 around the loss `at`; at 0, where v has its kink, it is 1 to all digits.
+
+    A jump to more than `until` changes nothing: what happens beyond is in the value v there.
+    """
+
+    at: float
+    width: float
+    until: float = math.inf
+
+    @classmethod
+    def at_valley(cls, at: float, until: float, depth: float = 0.0) -> Split:
+        """As wide as it may be: what is left of v at 0 must not show beside v at the valley, lower by e^{−depth}."""
+        return cls(at, at / math.sqrt(42.0 + depth), until)
+
+    @classmethod
+    def beyond(cls, until: float) -> Split:
+        """A step that begins there and leaves nothing beyond some five times as much."""
+        return cls(3.0 * until, until / 3.0, until)
+
+    def log_body(self, k: Array) -> Array:
+        """Log χ(k)."""
+        return np.asarray(log_ndtr((self.at - k) * (math.sqrt(2.0) / self.width)))
+
+    def log_jump(self, k: Array) -> Array:
+        """Log 1 − χ(k)."""
+        return np.asarray(log_ndtr((k - self.at) * (math.sqrt(2.0) / self.width)))
+
+    def log_local_jump(self, k: Array) -> Array:
+        """The same, cut off smoothly some way beyond `until`."""
+        jump = self.log_jump(k)
+        if math.isinf(self.until):
+            return jump
+        return np.asarray(jump + log_ndtr((self.until - k) * (math.sqrt(2.0) / self.width) + 8.5))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The points u = c + 2πil/P, l = 0 … `highest`, of a line. P is a few times a power of 2: lattices fit."""
+
+    period: float
+    highest: int
+
+    @classmethod
+    def covering(cls, period: float, end: float) -> Grid:
+        """A period of at least that length, and y up to `end` or a little more."""
+        unit = _unit(period)
+        period = unit * math.ceil(period / unit)
+        return cls(period, max(8, math.ceil(end * period / (2.0 * math.pi))))
+
+    @property
+    def y(self) -> Array:
+        return np.asarray((2.0 * math.pi / self.period) * np.arange(self.highest + 1))
+
+    def farther(self) -> Grid:
+        """Twice as far."""
+        return Grid(self.period, 2 * self.highest)
+
+    def lattice(self, h: float) -> tuple[int, float]:
+        """Points to the period and spacing of a lattice no wider than h that tells all these y apart, twice over."""
+        h = min(_unit(self.period), 2.0 ** math.floor(math.log2(min(h, self.period / (4.0 * self.highest)))))
+        return round(self.period / h), h
+
+
+def _unit(period: float) -> float:
+    """The widest spacing of a lattice: the power of 2 of which a period has 16 to 32."""
+    return float(2.0 ** math.floor(math.log2(period / 16.0)))
+
+
+@dataclass(frozen=True)
+class Transform:
+    """Values along a line with their absolute error; `relative` is that of the curve below them."""
+
+    value: Complex
+    error: Array
+    h: float
+    relative: float
+    ends: float  # of the integrand at the ends of the lattice, relative to its largest value
+    settled: bool  # no finer lattice is to be had
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one run contributes along a line: M_body − 1 and, if it is split, J."""
+
+    body: Transform
+    jump: Transform | None
+
+
+def log_sinhc(x: Complex) -> Complex:
+    """ℓ(x) = log(x / sinh x)."""
+    square = x * x
+    terms = (-1 / 6, 1 / 180, -1 / 2835, 1 / 37800, -1 / 467775, 691 / 3831077250, -2 / 127702575)
+    series = np.zeros_like(square)
+    for term in reversed(terms):
+        series = (series + term) * square
+    far = np.where(np.abs(x) < 0.25, 1.0, np.where(x.real < 0.0, -x, x))
+    return np.where(np.abs(x) < 0.25, series, np.log(2.0 * far) - far - np.log(1.0 - np.exp(-2.0 * far)))
+
+
+def log_integral(position: Array, log_f: Array) -> Array:
+    """Log ∫ f over all of `position`, f taken to be exponential between its points (rows of `log_f`)."""
+    most = log_f.max(axis=-1)
+    scaled = log_f - most[..., None]
+    size = np.exp(scaled)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fall = np.diff(scaled)
+        mean = np.diff(size) / fall  # the logarithmic mean of both ends
+    level = ~(np.abs(fall) > 1e-3)
+    mean[level] = 0.5 * (size[..., :-1] + size[..., 1:])[level]
+    return np.asarray(most + np.log(np.vecdot(mean, np.diff(position))))
+
+
+def weighted_error(error: Array, log_share: Array) -> float:
+    """The largest relative error of a value, those of next to no weight counted by their weight."""
+    return float((error * np.exp(np.minimum(log_share + _SLIGHT, 0.0))).max())
+
+
+def lowest_before_bump(loss: Array, tilted: Array) -> float | None:
+    """Where the logarithm `tilted` is lowest between its first peak and a later rise by more than 1, if any."""
+    falling = np.flatnonzero(np.diff(tilted) < 0.0)
+    if not falling.size:
+        return None
+    loss, tilted = loss[falling[0] :], tilted[falling[0] :]
+    rise = tilted - np.minimum.accumulate(tilted)
+    if not (rise > 1.0).any():
+        return None
+    return float(loss[int(np.argmin(tilted[: int(np.argmax(rise)) + 1]))])
+
+
+def _kink(u: Complex, h: float) -> Complex:
+    """What the trapezoidal rule with spacing h makes of the kink of v at 0."""
+    return np.expm1(
+        log_sinhc(0.5 * h * u) + log_sinhc(0.5 * h * (u - 1.0)) - log_sinhc(np.array([0.5 * h + 0j]))
+    )
+
+
+def refined(
+    transform: Callable[[float], Transform], h: float, worst: Callable[[Transform], float]
+) -> Transform:
+    """With h halved until its error is that of rounding: below `_SETTLED`, or small and no longer falling."""
+    found = transform(h)
+    error = worst(found)
+    while error > _SETTLED and not found.settled:
+        found = transform(0.5 * found.h)
+        before, error = error, worst(found)
+        if 0.2 * before < error < _RESOLVED:
+            break
+    return found
+
+
+class Moments:
+    """What the moments of a run have in common; `loss` and `log_v` are a first look at its v(k)."""
+
+    loss: Array
+    log_v: Array
+    bounded: bool  # whether there is a least loss, and it is within what was looked at
+    spread: float  # about the standard deviation of the loss, rare large ones left aside
+    _spacing: float  # of the lattice that did for the line before
+
+    def reach(self, floor: float) -> None:
+        """Survey out to where log v is below `floor`, on both sides."""
+        raise NotImplementedError
+
+    def sharpen(self) -> bool:
+        """Look again, more closely; False if there is no closer look."""
+        return False
+
+    def jump_spacing(self, width: float) -> float:
+        """The spacing to begin with for jumps that set in over such a width."""
+        raise NotImplementedError
+
+    def transform(
+        self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
+    ) -> Transform:
+        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk along a line; `kink` says that the integral goes across 0."""
+        raise NotImplementedError
+
+    def rough(self, c: Array, split: Split | None) -> tuple[Array, Array]:
+        """Log M_body and log of J/(u(u−1)) at real c outside of [0, 1], roughly: enough to place lines."""
+        tilted = self.log_v + (c[:, None] - 1.0) * self.loss
+        factor = np.log(c * (c - 1.0))
+        if split is None:
+            return np.logaddexp(0.0, factor + log_integral(self.loss, tilted)), np.full(c.shape, -np.inf)
+        body = log_integral(self.loss, tilted + split.log_body(self.loss))
+        jump = log_integral(self.loss, tilted + split.log_local_jump(self.loss))
+        return np.logaddexp(0.0, factor + body), jump
+
+    def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
+        """M_body at u = c + iy, roughly: v is taken to be exponential between the points that were looked at."""
+        tilted = self.log_v + (c - 1.0) * self.loss
+        if split is not None:
+            tilted = tilted + split.log_body(self.loss)
+        top = float(tilted.max())
+        u = c + 1j * y
+        exponent = (tilted - top) + 1j * np.outer(y, self.loss)
+        size, rise = np.exp(exponent), np.diff(exponent)
+        mean = np.diff(size) / np.where(np.abs(rise) < 1e-6, 1.0, rise)
+        mean = np.where(np.abs(rise) < 1e-6, size[:, :-1], mean)
+        return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * math.exp(top))
+
+    def log_value(self, k: Array) -> Array:
+        """Log v at k > 0, roughly."""
+        return np.interp(k, self.loss, self.log_v)
+
+    def covers(self, c: float, split: Split | None) -> bool:
+        """Whether all that matters of the body under the tilt c has been looked at."""
+        tilted = self.log_v + (c - 1.0) * self.loss
+        if split is not None:
+            tilted = tilted + split.log_body(self.loss)
+        left = -np.inf if self.bounded else tilted[0]
+        return bool(max(left, tilted[-1]) < tilted.max() - DEEP)
+
+    def valley(self, c: float, split: Split | None) -> float | None:
+        """Where to split: at the lowest point of e^{(c−1)k} v(k) before its bump, if it has one."""
+        right = self.loss > 0.0
+        loss, tilted = self.loss[right], (self.log_v + (c - 1.0) * self.loss)[right]
+        if split is not None:
+            tilted = tilted + split.log_body(loss)
+        return lowest_before_bump(loss, tilted)
+
+    def line(self, c: float, line: Grid, count: int, split: Split | None, *, jumps: bool) -> Part:
+        """M along the line; its power `count` is what will matter of it. J comes with it if there are jumps."""
+        weight = None if split is None else split.log_body
+
+        def worst_body(found: Transform) -> float:
+            size = np.abs(1.0 + found.value)
+            with np.errstate(divide="ignore"):
+                share = np.exp(np.minimum((count - 1.0) * np.log(size / size[0]), 0.0))
+            return count * float((share * found.error).max()) / float(size[0])
+
+        body = refined(lambda h: self.transform(c, line, weight, h, kink=True), self._spacing, worst_body)
+        jump = None
+        if split is not None and jumps:
+            jump = refined(
+                lambda h: self.transform(c, line, split.log_local_jump, h, kink=False),
+                self.jump_spacing(split.width),
+                lambda found: float(found.error.max() / np.abs(found.value).max()),
+            )
+        return Part(body, jump)
+
+
+class CurveMoments(Moments):
+    """The moments of one run from its privacy curve."""
+
+    def __init__(self, curve: Curve, rough: Callable[[Array, Direction], Array] | None = None) -> None:
+        """Take a first look, at rough values if there are such; the lattices come with the questions."""
+        self._curve, self._survey = curve, Survey.above(curve) if rough is None else Survey(rough)
+        self._sharp = rough is None
+        self._lattices: dict[float, tuple[int, Array, Array]] = {}
+        self.spread = 2.5 * math.exp(float(self._survey.log_delta[REMOVE][0]))
+        self._spacing = 0.5 * self.spread
+        self.reach(-60.0)
+
+    def sharpen(self) -> bool:
+        """Survey again, at the curve itself; False if that was done."""
+        if self._sharp:
+            return False
+        floor = float(self.log_v[[0, -1]].max())
+        self._survey, self._sharp = Survey.above(self._curve), True
+        self.reach(floor)
+        return True
+
+    def reach(self, floor: float) -> None:
+        """Survey out to where log v is below `floor`, on both sides."""
+        for direction in (REMOVE, ADD):
+            self._survey.reach(direction, floor)
+        epsilon = self._survey.epsilon
+        left = (self._survey.log_delta[ADD] - epsilon)[:0:-1]
+        log_v = np.concatenate([left, self._survey.log_delta[REMOVE]])
+        some = np.isfinite(log_v)
+        self.bounded = not some[0]
+        self.loss = np.concatenate([-epsilon[:0:-1], epsilon])[some]
+        self.log_v = log_v[some]
+
+    def transform(
+        self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
+    ) -> Transform:
+        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk by the trapezoidal rule, with the term of the kink at 0 if need be."""
+        tilted = self.log_v + (c - 1.0) * self.loss
+        if log_weight is not None:
+            tilted = tilted + log_weight(self.loss)
+        points, h = line.lattice(h)
+        first, log_v, error = self._on_lattice(h, tilted)
+        index = np.arange(first, first + log_v.size)
+        k = np.asarray(h * index, dtype=np.float64)
+        exponent = log_v + (c - 1.0) * k
+        if log_weight is not None:
+            exponent = exponent + log_weight(k)
+        top = float(exponent.max())
+        if top > 600.0:  # the moments themselves are beyond the doubles
+            raise TooFine
+        wrapped = np.bincount(index % points, weights=np.exp(exponent - top), minlength=points)
+        u = np.asarray(c + 1j * line.y, dtype=np.complex128)
+        factor = u * (u - 1.0) * (h * math.exp(top))
+        fine = factor * np.conj(fft.rfft(wrapped)[: line.highest + 1])
+        coarse = 2.0 * factor * np.conj(fft.rfft(wrapped[::2])[: line.highest + 1])
+        if kink:
+            fine, coarse = fine + _kink(u, h), coarse + _kink(u, 2.0 * h)
+        ends = float(np.exp(exponent[0] - top) + np.exp(exponent[-1] - top))
+        relative = weighted_error(error, exponent - top)
+        return Transform(
+            fine, alias(fine, np.abs(fine - coarse)), h, relative, ends, 2 * points > _MOST_POINTS
+        )
+
+    def jump_spacing(self, width: float) -> float:
+        """A quarter of it."""
+        return 0.25 * width
+
+    def _on_lattice(self, h: float, tilted: Array) -> tuple[int, Array, Array]:
+        """Log v and its error on the lattice of spacing h, where `tilted` says that it matters."""
+        some = np.flatnonzero(tilted > tilted.max() - DEEP)
+        low, high = self.loss[max(some[0] - 1, 0)], self.loss[min(some[-1] + 1, tilted.size - 1)]
+        first, last = math.floor(low / h), math.ceil(high / h)
+        if last - first > _MOST_POINTS:
+            raise TooFine
+        start, log_v, error = self._lattices.get(h) or (0, *self._values(h, 0, 1))
+        if first < start or last > start + log_v.size - 1:
+            before = self._values(h, min(first, start), start)
+            behind = self._values(h, start + log_v.size, max(last + 1, start + log_v.size))
+            log_v = np.concatenate([before[0], log_v, behind[0]])
+            error = np.concatenate([before[1], error, behind[1]])
+            start = min(first, start)
+            self._lattices[h] = (start, log_v, error)
+        rows = slice(first - start, last - start + 1)
+        return first, log_v[rows], error[rows]
+
+    def _values(self, h: float, first: int, end: int) -> tuple[Array, Array]:
+        """Log v and half the distance of its bounds at multiples of h; a wider lattice has some of them."""
+        index = np.arange(first, end)
+        value, error = np.full(index.size, np.nan), np.zeros(index.size)
+        for wider in (2.0 * h, 4.0 * h, 8.0 * h):
+            if wider in self._lattices:
+                start, *known = self._lattices[wider]
+                ratio = round(wider / h)
+                rows = (index % ratio == 0) & (index >= ratio * start)
+                rows &= index < ratio * (start + known[0].size)
+                at = index[rows] // ratio - start
+                value[rows], error[rows] = known[0][at], known[1][at]
+        k = h * index
+        for side, direction in ((k >= 0.0, REMOVE), (k < 0.0, ADD)):
+            rows = np.isnan(value) & side
+            if rows.any():
+                found = self._curve.log_delta(np.abs(k[rows]), direction)
+                with np.errstate(invalid="ignore"):
+                    off = np.maximum(found.upper - found.value, found.value - found.lower)
+                value[rows] = found.value + np.minimum(k[rows], 0.0)
+                error[rows] = np.where(np.isnan(off), 0.0, np.minimum(off, 1.0))
+        return value, error
+
+
+class TooFine(Exception):  # noqa: N818
+    """A lattice would need more points than is reasonable."""
+
+
+def alias(fine: Complex, distance: Array) -> Array:
+    """The error of a trapezoidal sum from its distance to the one over every second point.
+
+    It falls at least geometrically with the number of points: halving the step squares it. 1.4 is used as the power.
+    """
+    size = max(float(np.abs(fine).max()), 1e-300)
+    d = distance / size
+    return np.asarray(size * np.minimum((8.0 * d) ** 1.4, d))

@@ -1,0 +1,179 @@
+"""Moments of one step of Poisson subsampling: S = 1 − q + qZ with Z = exp(s·g − s²/2), g ~ N(0, 1), s = 1/σ.
+
+At K = 1 − q + qz the out-of-the-money value is v = q·E(Z − z)₊ for z ≥ 1 and q·E(z − Z)₊ for z < 1, in closed form
+(`deterministic`), and with z = exp(s·g − s²/2) as the variable of integration
+
+    M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v dk = u(u−1)·q·s ∫ S^{u−2} z(g)·v(g) dg .
+
+Every term is positive at real u, so nothing cancels, however small q is. v has its kink at g = s/2; to either side
+the integrand is analytic, and g = s/2 ± exp(t − e^{−t}) makes the trapezoidal rule in t converge geometrically (the
+double exponential rule for half-lines). The sum over every second node shows its error. Where large losses matter and
+y is large, e^{iyk} turns faster than such nodes can follow: there the large losses go to an even lattice in k
+(`moments`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.polynomial.chebyshev import chebval
+from scipy import fft
+
+from ballsbins.accounting.curve import Array
+from ballsbins.accounting.epochs.moments import (
+    DEEP,
+    Complex,
+    CurveMoments,
+    Grid,
+    Moments,
+    Split,
+    TooFine,
+    Transform,
+    alias,
+    refined,
+    weighted_error,
+)
+from ballsbins.accounting.gaussian import log_hockey_stick
+from ballsbins.accounting.poisson import PoissonStepCurve
+
+_SPACING = 1.0 / 256.0  # of nodes in t: enough as a rule
+_FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁸, and the largest g: its density is e^−1800
+_DEEPEST = -3000.0
+_TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
+_DEGREE = 80
+_ONE_THREAD = 2**17  # multiplications of a matrix product for which OpenBLAS does not start a second thread
+_MOST_NODES = 2**14
+_MOST_PRODUCTS = 4 * 10**7
+
+
+class StepMoments(Moments):
+    """The moments of one step with q = 1/`steps`."""
+
+    def __init__(self, noise_multiplier: float, steps: int) -> None:
+        """All is in closed form: nodes for any spacing are made when they are needed."""
+        self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
+        self._nodes: dict[float, tuple[Array, Array, Array]] = {}
+        self._spacing = _SPACING
+        self._floor = -60.0
+        self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
+        self._take()
+        self.spread = 2.5 * self._q * math.erf(self._s / math.sqrt(8.0))
+
+    def reach(self, floor: float) -> None:
+        """By a curve of that step."""
+        self._lattice.reach(floor)
+        self._take()
+
+    def _take(self) -> None:
+        look = self._lattice
+        self.loss, self.log_v, self.bounded = look.loss, look.log_v, look.bounded
+
+    def jump_spacing(self, width: float) -> float:
+        """As for the body."""
+        return self._spacing
+
+    def transform(
+        self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
+    ) -> Transform:
+        """Of the integrand with that weight, along a line: on one kind of nodes, or small and large losses apart."""
+        end = float(line.y[-1])
+        tilted = self.log_v + (c - 1.0) * self.loss
+        if log_weight is not None:
+            tilted = tilted + log_weight(self.loss)
+        if end * float(self.loss[tilted > tilted.max() - DEEP].max()) < _TURNS:
+            return self._along(c, line, log_weight, h)
+        while not self._lattice.covers(c, None) and self._floor > _DEEPEST:
+            self._floor *= 1.5
+            self._lattice.reach(self._floor)
+        step = Split.at_valley(0.5 * _TURNS / end, math.inf)
+        small, large = _both(log_weight, step.log_body), _both(log_weight, step.log_jump)
+        near = refined(lambda h: self._along(c, line, small, h), self._spacing, _worst)
+        far = refined(
+            lambda h: self._lattice.transform(c, line, large, h, kink=False), 0.25 * step.width, _worst
+        )
+        ends, relative = near.ends + far.ends, max(near.relative, far.relative)
+        return Transform(near.value + far.value, near.error + far.error, h, relative, ends, settled=True)
+
+    def _along(
+        self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float
+    ) -> Transform:
+        loss, log_terms, error = self._at(h)
+        exponent = log_terms + (c - 2.0) * loss
+        if log_weight is not None:
+            exponent = exponent + log_weight(loss)
+        top = float(exponent.max())
+        if top > 600.0:  # the moments themselves are beyond the doubles
+            raise TooFine
+        factor = (c + 1j * line.y) * (c - 1.0 + 1j * line.y) * math.exp(top)
+        some = np.flatnonzero(exponent > top - DEEP)
+        weight = np.exp(exponent[some] - top)
+        fine, distance = fourier(loss[some], weight, np.where(some % 2 == 0, 2.0, 0.0), line)
+        fine, distance = factor * fine, np.abs(factor) * distance
+        relative = weighted_error(error, exponent - top)
+        ends = math.exp(float(exponent[-1]) - top)
+        return Transform(fine, alias(fine, distance), h, relative, ends, 2 * loss.size > _MOST_NODES)
+
+    def _at(self, h: float) -> tuple[Array, Array, Array]:
+        """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error; from left to right."""
+        if h not in self._nodes:
+            s, q = self._s, self._q
+            t = h * np.arange(math.ceil(_FIRST / h), math.floor(math.log(_FARTHEST) / h) + 1)
+            away = np.exp(t - np.exp(-t))
+            log_step = np.log(h * away * (1.0 + np.exp(-t)))
+            g = 0.5 * s + np.concatenate([-away[::-1], away])
+            log_z = s * np.concatenate([-away[::-1], away])
+            known = (np.abs(g) < _FARTHEST) & (log_z < 690.0)
+            g, log_z = g[known], log_z[known]
+            log_v, off = log_hockey_stick(np.abs(log_z), s)
+            log_v = log_v + np.minimum(log_z, 0.0) + math.log(q)
+            loss = np.log1p(q * np.expm1(log_z))
+            log_step = np.concatenate([log_step[::-1], log_step])[known]
+            self._nodes[h] = (
+                loss,
+                log_v + log_z + log_step + math.log(q * s),
+                off + 2.0**-50 * (1.0 + np.abs(log_z)),
+            )
+        return self._nodes[h]
+
+
+def _worst(found: Transform) -> float:
+    return float(found.error.max() / np.abs(found.value).max())
+
+
+def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return two if one is None else lambda k: one(k) + two(k)
+
+
+def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[Complex, Array]:
+    """Σ_j w_j e^{iy_l x_j} at all y of a line, and how far from it the sum is with all weights times `coarse`.
+
+    As a function of y that is entire, of a type no larger than the largest |x|: if it turns little along the line,
+    its Chebyshev series of degree _DEGREE has all digits, and a long line is interpolated.
+    """
+    size = line.highest + 1
+    weights = weight * np.stack([np.ones(coarse.shape), coarse])
+    if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < 0.7 * _DEGREE:
+        nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
+        turns = np.exp(0.5j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
+        fine, other = (np.vecdot(row, turns) for row in weights)
+        series = (fft.dct(fine.real, type=2) + 1j * fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
+        series[0] *= 0.5
+        values = chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series)
+        return np.asarray(values), np.full(size, np.abs(fine - other).max())
+    if size * position.size > _MOST_PRODUCTS:
+        raise TooFine
+    # Matrix products, y_l = y_a + y_b, in parts that are too small to be worth a second thread.
+    width = max(1, math.isqrt(size))
+    rows = -(-size // width)
+    step = 2.0 * math.pi / line.period
+    inner = np.exp(1j * step * np.outer(position, np.arange(width)))
+    outer = np.exp(1j * step * width * np.outer(np.arange(rows), position)) * weights[:, None, :]
+    sums = np.zeros((2, rows, width), dtype=complex)
+    block = max(1, _ONE_THREAD // (rows * width))
+    for first in range(0, position.size, block):
+        part = slice(first, first + block)
+        sums += outer[:, :, part] @ inner[part]
+    fine, other = sums.reshape(2, -1)[:, :size]
+    return fine, np.abs(fine - other)

@@ -1,0 +1,336 @@
+"""The privacy curve of a product of runs by Mellin inversion: exact, for any number of them.
+
+X is the product of the likelihood ratios of all runs, n_f of each kind f, E X = 1. With M(u) = Π_f M_f(u)^{n_f}
+
+    E(X − K)₊ = (1/2πi) ∫ M(u) K^{1−u} / (u(u−1)) du       on Re u = c > 1: the call, direction `remove`,
+
+and the same integral with c < 0 is the put, direction `add`. The line goes through the real saddle of the integrand,
+where nothing cancels. Here saddles, splits and periods are chosen, from a first look at the curves of single runs;
+nothing that is claimed depends on these choices being good. `lines` has the integrals and what they are worth.
+
+**Far jumps** change nothing: with all other runs fixed E(X − K)₊ = f(1) + ∫ f″(κ) v(κ) dκ, and f″ is the density with
+which the others lead from κ to K. Where they cannot, v is cut off.
+
+**Jumps.** Where a bump of rare jumps still keeps any tilt from isolating the body, every M_f is split into M_body + J
+(`moments`), and Π (M_body + zJ)^{n_f} is expanded in powers of z, the number of jumps. Each power has a saddle and a
+line of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.special import gammaln
+
+from ballsbins.accounting.curve import REMOVE, Array, Direction
+from ballsbins.accounting.epochs.lines import Line, Lines, NoLine, Term, assemble
+from ballsbins.accounting.epochs.moments import Grid, Moments, Split, TooFine
+
+_SADDLES = 120  # candidates
+_NEGLIGIBLE = 44.0  # jumps whose effect is this far below the value, in logs, are left out
+_DROPPED = 35.0  # and powers of jumps
+_HALF = 34.0  # images at half the period are below the value by this much
+_MISJUDGED = 2.0  # by how much a saddle may differ from what it was thought to be, in logs
+_WORTH = 6.0  # splitting begins where the saddle exceeds the value by this much, in logs
+_COARSE = 1.25  # ratio of the losses at which v may be cut off
+_MOST_JUMPS = 12
+_MOST_SPLITS = 12
+_MOST_TRIES = 3
+_END = 1e-16  # of the value, beyond the end of a line
+_LONGEST = 2**16  # points of a line
+_FAR_BELOW = -80.0  # a bound this low decides every question
+_DEEPEST = -1300.0  # log v of a single run is not followed farther down
+
+
+class Product:
+    """The product of all runs, seen from one direction; lines are laid through the saddles of what is asked."""
+
+    def __init__(self, factors: Sequence[tuple[Moments, int]], direction: Direction) -> None:
+        self.factors = [(moments, count) for moments, count in factors if count > 0]
+        self._right = direction == REMOVE
+        self.count = sum(count for _, count in self.factors)
+        self._floor = -60.0
+        self._estimates: dict[float, float] = {}
+        self._known: dict[tuple[bool, Split | None], tuple[Array, Array]] = {}
+
+    @cached_property
+    def deviation(self) -> float:
+        """The standard deviation of the summed loss, jumps left aside."""
+        return math.sqrt(sum(count * moments.spread**2 for moments, count in self.factors))
+
+    @cached_property
+    def _away(self) -> Array:
+        """Distances of candidates for c from 1 (right) or 0 (left)."""
+        per_deviation = 1.0 / self.deviation
+        least = 1e-3 * min(per_deviation, 1.0)
+        return np.geomspace(least, (200.0 if self._right else 5000.0) * max(per_deviation, 1.0), _SADDLES)
+
+    @property
+    def _candidates(self) -> Array:
+        return 1.0 + self._away if self._right else -self._away
+
+    def estimate(self, epsilon: Array) -> Array:
+        """Log δ by the saddlepoint formula at some ε ≥ 0: no bound."""
+        return np.array([self._estimate(float(e)) for e in epsilon])
+
+    def _estimate(self, epsilon: float) -> float:
+        if epsilon not in self._estimates:
+            log = (
+                self._ways(epsilon)[0].together if self._right else self._ways(-epsilon)[0].together + epsilon
+            )
+            self._estimates[epsilon] = min(log, 0.0)
+        return self._estimates[epsilon]
+
+    def log_bound(self, k: float) -> float:
+        """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
+
+        It is for values far below any that matter, so a tilt that gets there will do.
+        """
+        c = self._candidates
+        peak = self._away * np.log(self._away) - (1.0 + self._away) * np.log1p(self._away)
+        total = np.sum([count * moments.rough(c, None)[0] for moments, count in self.factors], axis=0)
+        height = total + (1.0 - c) * k + peak
+        enough = np.flatnonzero(height < _FAR_BELOW)
+        at = int(enough[0] if enough.size else np.argmin(height))
+        grid = Grid.covering(4.0 * self.deviation, 1.0)
+        try:
+            parts = [
+                (moments.line(float(c[at]), grid, count, None, jumps=False), count)
+                for moments, count in self.factors
+            ]
+        except TooFine:
+            return math.inf
+        log_m = 0.0
+        for part, count in parts:
+            excess = float(part.body.value[0].real)
+            log_m += count * math.log1p(
+                excess + abs(excess) * (part.body.relative + 1e-9) + 2.0 * float(part.body.error[0])
+            )
+        return log_m + float((1.0 - c[at]) * k + peak[at]) + 1e-9
+
+    def sheet(self, k: float, reach: float) -> Lines:
+        """Lines for log K within `reach` of k: one through the saddle, or one for every number of jumps."""
+        while True:
+            ways = self._ways(k + reach if self._right else k)
+            # beyond what has been looked at no loss may matter
+            deep = self._floor < 1.2 * ways[0].together - 60.0 - math.log(self.count)
+            covered = all(moments.covers(ways[0].terms[0].c, ways[0].split) for moments, _ in self.factors)
+            if covered and (deep or not self._right):
+                break
+            if self._floor <= _DEEPEST:
+                raise NoLine("too deep")
+            self._look_out(max(1.35 * self._floor, _DEEPEST))
+        failure = NoLine("no way")
+        for way in ways[:_MOST_TRIES]:
+            try:
+                return self._lay(way, k, reach)
+            except NoLine as error:
+                failure = error
+        sharper = [moments.sharpen() for moments, _ in self.factors]
+        if any(sharper):
+            self._known.clear()
+            return self.sheet(k, reach)
+        raise failure
+
+    def _ways(self, k: float) -> list[_Way]:
+        """How single runs may be split, the best way first.
+
+        Jumps to far above K change nothing and are always left out. If the saddle is still held down by a bump,
+        splitting that off moves the saddle out, and under its larger tilt another bump may show: so on, until the
+        body has no bump or does not matter.
+        """
+        until = math.inf
+        if self._right:
+            until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - 20.0)
+            if until < math.inf:  # of few values, for which moments are kept
+                until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
+        whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
+        ways = [_Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
+        while self._right and len(ways) <= _MOST_SPLITS:
+            before = ways[-1]
+            valleys = [
+                v
+                for v in (m.valley(before.terms[0].c, before.split) for m, _ in self.factors)
+                if v is not None
+            ]
+            if not valleys or (before.split is not None and min(valleys) > 0.95 * before.split.at):
+                break
+            at = min(valleys)
+            ends = np.max([moments.log_value(np.array([0.0, at])) for moments, _ in self.factors], axis=0)
+            split = Split.at_valley(at, until, max(float(ends[0] - ends[1]), 0.0))
+            terms = self._terms(k, split, min(_MOST_JUMPS, self.count))
+            together = float(np.logaddexp.reduce([term.estimate for term in terms]))
+            kept = [term for term in terms if term.height > together - _DROPPED]
+            if kept[-1].jumps == _MOST_JUMPS:
+                break
+            dropped = float(np.logaddexp.reduce([term.height for term in terms if term not in kept]))
+            ways.append(_Way(split, kept, together, dropped))
+            if kept[0].jumps > 0:
+                break
+        value = min(way.together for way in ways)
+        if ways[0].height > value + _WORTH:
+            # the lower the saddles the less cancels; the fewer terms the less work
+            ways.sort(key=lambda way: way.height + 0.5 * len(way.terms))
+        return [replace(way, together=value) for way in ways]
+
+    def _farthest(self, k: float, value: float) -> float:
+        """How far above k a single jump matters: from farther up all other runs would have to lead back, to K.
+
+        Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
+        """
+        left, value = -self._away, max(value, -750.0)
+        others = self._moments(False, None)[0]
+        away = np.geomspace(0.5 * self.deviation, 100.0 * self.deviation + 100.0, 60)
+        log_v = np.max([moments.log_value(k + away) for moments, _ in self.factors], axis=0)
+        small = math.log(self.count) + log_v + _lowest(-away, left, others) < value - _NEGLIGIBLE
+        return float(away[int(np.argmax(small))]) if small.any() else math.inf
+
+    def _moments(self, right: bool, split: Split | None) -> tuple[Array, Array]:
+        """Log M_body, and log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1)), at real c right of 1 or left of 0."""
+        if (right, split) not in self._known:
+            c = 1.0 + self._away if right else -self._away
+            base, ratio = np.zeros(c.shape), np.full(c.shape, -np.inf)
+            for moments, count in self.factors:
+                body, jump = moments.rough(c, split)
+                base += count * body
+                ratio = np.logaddexp(ratio, math.log(count) + jump - body)
+            self._known[right, split] = base, ratio
+        return self._known[right, split]
+
+    def _look_out(self, floor: float) -> None:
+        """Look at losses of single runs down to log v = `floor`."""
+        self._floor = floor
+        self._known.clear()
+        for moments, _ in self.factors:
+            moments.reach(floor)
+
+    def _jumps(self, c: Array, split: Split | None, base: Array, ratio: Array, jumps: int) -> Array:
+        """Log of the size of the term with that many jumps, without K, over u(u−1).
+
+        v̂_J is largest at real u, but u(u−1) grows along the line, until v̂_J falls off at about 3/width.
+        """
+        log_u = np.log(np.abs(c * (c - 1.0)))
+        if jumps == 0 or split is None:
+            return np.asarray(base - log_u)
+        n = float(self.count)
+        choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
+        lift = np.logaddexp(log_u, 2.0 * math.log(3.0 / split.width))
+        return np.asarray(base + choose + jumps * ratio + (jumps - 1) * lift)
+
+    def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
+        """The saddles of all terms up to so many jumps."""
+        c = self._candidates
+        base, ratio = self._moments(self._right, split)
+        heights = [self._jumps(c, split, base, ratio, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
+        return [self._saddle(jumps, k, height) for jumps, height in enumerate(heights)]
+
+    def _saddle(self, jumps: int, k: float, height: Array) -> Term:
+        """The best of the candidates, moved to the lowest point of a parabola."""
+        at = int(np.clip(np.argmin(height), 1, height.size - 2))
+        x, y = np.log(self._away[at - 1 : at + 2]), height[at - 1 : at + 2]
+        first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
+        curvature = max(float(second), 0.05)
+        away = math.exp(x[1] - float(np.clip(first / curvature, x[0] - x[1], x[2] - x[1])))
+        c = 1.0 + away if self._right else -away
+        top = float(y[1])
+        estimate = top - 0.5 * math.log(2 * math.pi * curvature) + math.log(away)
+        return Term(jumps, k, c, top, estimate, away / math.sqrt(curvature))
+
+    def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
+        """Twice the least period whose images are small."""
+        candidates = np.geomspace(4.0 * self.deviation, 400.0 * self.deviation + 4000.0, 100)
+        worst = np.full(candidates.shape, -np.inf)
+        envelope = self._envelope(split, term.jumps)
+        for end in (k - reach, k + reach):
+            for side in (1.0, -1.0):
+                away = side * candidates
+                worst = np.maximum(worst, (term.c - 1.0) * away + envelope(end + away))
+        bad = np.flatnonzero(worst > together - _HALF)
+        if bad.size and bad[-1] + 1 == candidates.size:
+            raise NoLine("images")
+        return 2.0 * float(candidates[bad[-1] + 1 if bad.size else 0])
+
+    def _envelope(self, split: Split | None, jumps: int) -> Callable[[Array], Array]:
+        """Log of a bound on a term at any k, out of the money: the least height of its integrand (Chernoff)."""
+        right, left = 1.0 + self._away, -self._away
+        # log max_x e^{−cx}(e^x − 1), or its like on the left, in place of 1/(u(u−1))
+        peak = self._away * np.log(self._away) - right * np.log(right)
+        heights = []
+        for side in (left, right):
+            size = self._jumps(side, split, *self._moments(side is right, split), jumps)
+            heights.append((side, size + np.log(side * (side - 1.0)) + peak))
+        return lambda k: np.where(k < 0.0, _lowest(k, *heights[0]), _lowest(k, *heights[1]))
+
+    def _lay(self, way: _Way, k: float, reach: float) -> Lines:
+        lines, relative = [], 0.0
+        for term in way.terms:
+            period = self._period(term, k, reach, way.split, way.together)
+            line, off = self._line(term, k, period, way.split, way.together)
+            lines.append(line)
+            relative = max(relative, off)
+        rest = float(np.logaddexp(way.together - _NEGLIGIBLE, way.dropped) + 3.0)
+        return Lines(lines, self.count, relative, rest)
+
+    def _end(self, term: Term, split: Split | None, together: float) -> float:
+        """About how far a line has to go, or as far as that can be told: small moments are not known roughly."""
+        ends = np.geomspace(8.0 * term.width, max(8e3 * term.width, 300.0 / self.deviation), 40)
+        y = np.append(0.0, ends)
+        u = term.c + 1j * y
+        with np.errstate(all="ignore"):
+            log, known = -np.log(np.abs(u * (u - 1.0))), np.ones(y.shape, dtype=bool)
+            for moments, count in self.factors:
+                size = np.log(np.abs(moments.rough_along(term.c, y, split)))
+                log += count * size
+                known &= size > size[0] - 1.0
+        gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
+        end = float(ends[int(np.argmax(gone | ~known[1:]))])
+        if term.jumps > 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
+            end = min(end, max(float(ends[0]), 14.0 / split.width))
+        return end
+
+    def _line(
+        self, term: Term, k: float, period: float, split: Split | None, together: float
+    ) -> tuple[Line, float]:
+        """Lay one line, twice as far each time until its end does not show."""
+        grid = Grid.covering(period, self._end(term, split, together))
+        while True:
+            try:
+                parts = [
+                    (moments.line(term.c, grid, count, split, jumps=term.jumps > 0), count)
+                    for moments, count in self.factors
+                ]
+            except TooFine:
+                raise NoLine("too fine") from None
+            line, off, beyond = assemble(term, grid, parts)
+            height = line.scale + (1.0 - term.c) * term.k
+            if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (1.0 + 0.1 * abs(term.height)):
+                raise NoLine("misjudged")
+            share = math.exp(min(line.scale + (1.0 - term.c) * k - together, 300.0))
+            if beyond * share < _END:
+                return line, off
+            grid = grid.farther()
+            if grid.highest > _LONGEST:
+                raise NoLine("too far")
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way to split single runs, the terms that matter then, and the logarithm of their estimated sum."""
+
+    split: Split | None
+    terms: list[Term]
+    together: float
+    dropped: float = -math.inf  # log of the height of all others
+
+    @property
+    def height(self) -> float:
+        return max(term.height for term in self.terms)
+
+
+def _lowest(k: Array, c: Array, height: Array) -> Array:
+    """The least of height + (1−c)·k over c, at each k."""
+    return np.asarray((height + (1.0 - c) * k[:, None]).min(axis=1))

@@ -1,0 +1,179 @@
+"""A first, cheap look at a privacy curve: how far it reaches, where it is steep, how large its products will be.
+
+Cumulants of sums of discrete losses, and the tilt that moves their mean to a given place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
+from ballsbins.accounting.epochs.polygons import hull
+
+FLAT = (
+    1e-5  # log δ is not pursued more closely than this where the curve is so flat that ε has little meaning
+)
+_RATIO = 1.15  # of the geometric grid
+_SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
+_DENSE = 300  # cells may grow to ε/_DENSE
+_STEEP = 0.1  # and so far that log δ changes by this
+
+
+class Survey:
+    """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
+
+    def __init__(self, log_delta: Callable[[Array, Direction], Array]) -> None:
+        """`log_delta` of some ε ≥ 0, rounded up or roughly: as it suits whoever looks."""
+        self._log_delta = log_delta
+        self.epsilon = np.array([0.0])
+        self.log_delta: dict[Direction, Array] = {way: log_delta(self.epsilon, way) for way in DIRECTIONS}
+        self._extend(1.0)
+
+    @classmethod
+    def above(cls, curve: Curve) -> Survey:
+        """At the upper bounds of a curve."""
+        return cls(lambda epsilon, direction: curve.log_delta(epsilon, direction).upper)
+
+    def _extend(self, far: float) -> None:
+        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
+        start = max(self.epsilon[-1] * _RATIO, smallest)
+        new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
+        self.epsilon = np.concatenate([self.epsilon, new])
+        for direction in DIRECTIONS:
+            more = self._log_delta(new, direction)
+            self.log_delta[direction] = np.concatenate([self.log_delta[direction], more])
+
+    def reach(self, direction: Direction, floor: float) -> float:
+        """An ε beyond which log δ is below `floor`."""
+        while self.log_delta[direction][-1] > floor and self.epsilon[-1] < 1e5:
+            self._extend(2.0 * self.epsilon[-1])
+        below = np.flatnonzero(self.log_delta[direction] <= floor)
+        return float(self.epsilon[below[0] if below.size else -1])
+
+    def spacing(self, finer: float) -> Callable[[float], float]:
+        """How wide cells may be at ε: in proportion to ε, and such that δ changes little over one."""
+        limits = {}
+        for direction in DIRECTIONS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                steep = np.abs(np.diff(self.log_delta[direction]) / np.diff(self.epsilon))
+            steep = np.where(np.isfinite(steep), steep, np.inf)
+            limits[direction] = np.minimum(self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, 1e-9))
+
+        def at(epsilon: float) -> float:
+            k = int(np.searchsorted(self.epsilon, abs(epsilon))) - 1
+            limit = limits[REMOVE if epsilon > 0 else ADD]
+            return finer * float(limit[max(0, min(k, limit.size - 1))])
+
+        return at
+
+    def atoms(self, count: int, direction: Direction) -> Atoms:
+        """A coarse pair above the curve."""
+        epsilon = np.concatenate([-self.epsilon[:0:-1], self.epsilon])
+        left = self.log_delta[ADD][:0:-1] - self.epsilon[:0:-1]
+        on, log_p = hull(epsilon, None, np.concatenate([left, self.log_delta[REMOVE]]))
+        epsilon = epsilon[on]
+        if direction == ADD:
+            epsilon, log_p = -epsilon[::-1], (log_p - epsilon)[::-1]
+        return Atoms(epsilon, log_p, count)
+
+
+def spread_allowed(epsilon: float, accuracy: float, mean: float, variance: float) -> float:
+    """The n·h² that are allowed where δ is large (0.3 of them show in the variance), as if the loss were Gaussian.
+
+    For a Gaussian of variance s², dδ/ds² = φ(a)/2s with a = s/2 − ε/s, and −dδ/dε = e^ε Φ(a − s). Far below the
+    mean neither matters.
+    """
+    s = math.sqrt(variance)
+    shifted = epsilon - mean + 0.5 * variance  # the ε of a Gaussian with that mean
+    a = 0.5 * s - shifted / s
+    log_slope = min(0.0, shifted + float(log_ndtr(a - s)))
+    log_allowed = math.log(max(math.exp(log_slope), FLAT) * accuracy) + math.log(2 * s) + 0.5 * a * a
+    return min(math.exp(min(log_allowed, 50.0)) * math.sqrt(2 * math.pi) / 0.3, variance)
+
+
+_LUMPS = 2048
+
+
+@dataclass(frozen=True)
+class Atoms:
+    """Losses and log masses of one factor, and how often it occurs."""
+
+    epsilon: Array
+    log_p: Array
+    count: int
+
+    def lumped(self) -> Atoms:
+        """At most _LUMPS atoms with nearly the same moments, to look for θ."""
+        n = self.log_p.size
+        if n <= _LUMPS:
+            return self
+        size = -(-n // _LUMPS)
+        pad = -n % size
+        log_p = np.concatenate([self.log_p, np.full(pad, -np.inf)]).reshape(-1, size)
+        epsilon = np.concatenate([self.epsilon, np.zeros(pad)]).reshape(-1, size)
+        w = np.maximum(log_p.max(axis=1, keepdims=True), -1e300)
+        p = np.exp(log_p - w)
+        total = p.sum(axis=1)
+        full = total > 0
+        return Atoms(
+            (p * epsilon).sum(axis=1)[full] / total[full], np.log(total[full]) + w[full, 0], self.count
+        )
+
+    def log_moment(self, theta: float) -> float:
+        """Log Σ p e^{θε}, once."""
+        x = self.log_p + theta * self.epsilon
+        w = float(x.max())
+        return w + math.log(float(np.exp(x - w).sum()))
+
+    def moments(self, theta: float) -> tuple[float, float, float]:
+        """Log Σ p e^{θε}, tilted mean and tilted variance, once."""
+        x = self.log_p + theta * self.epsilon
+        w = float(x.max())
+        p = np.exp(x - w)
+        total = float(p.sum())
+        mean = float(p @ self.epsilon) / total
+        variance = float(p @ (self.epsilon - mean) ** 2) / total
+        return w + math.log(total), mean, variance
+
+
+@dataclass(frozen=True)
+class Cumulants:
+    """κ(θ), its derivatives, and the θ that puts the mean at ε."""
+
+    atoms: Sequence[Atoms]
+
+    def at(self, theta: float) -> tuple[float, float, float]:
+        """κ, κ′, κ″ of the sum of all losses."""
+        each = [(a.count, a.moments(theta)) for a in self.atoms]
+        kappa, mean, variance = (sum(n * m[k] for n, m in each) for k in range(3))
+        return kappa, mean, variance
+
+    def solve(self, epsilon: float, largest: float) -> float:
+        """The θ in [0, largest] with κ′(θ) = ε to 10⁻⁶ standard deviations, else the nearer end."""
+        low, high = 0.0, math.inf
+        _, mean, variance = self.at(0.0)
+        if mean >= epsilon:
+            return 0.0
+        theta = min((epsilon - mean) / max(variance, 1e-300), largest)
+        for _ in range(200):
+            _, mean, variance = self.at(theta)
+            if abs(mean - epsilon) <= 1e-6 * math.sqrt(variance) + 1e-15 * abs(epsilon):
+                break
+            if mean < epsilon:
+                if theta >= largest:
+                    break
+                low = theta
+            else:
+                high = theta
+            newton = theta + (epsilon - mean) / max(variance, 1e-300)
+            if not low < newton < high:
+                newton = 2 * theta if math.isinf(high) else 0.5 * (low + high)
+            theta = min(newton, largest, 4 * theta if math.isinf(high) else math.inf)
+            if high - low <= 1e-12 * low:
+                return low
+        return theta

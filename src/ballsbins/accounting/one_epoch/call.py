@@ -1,0 +1,257 @@
+"""The call (direction "remove"): along the branch cut, and off it where the integrand would rise again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.accounting.curve import U
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.contours import FARTHEST, Path, Trace, best_traces, weighted
+from ballsbins.accounting.one_epoch.quadrature import (
+    DROP,
+    Estimate,
+    Nodes,
+    Strikes,
+    drift_of,
+    estimate_of,
+    gauss_error,
+    halved,
+    scaled_by,
+    slope_sum,
+    trapezoidal_error,
+)
+from ballsbins.accounting.one_epoch.transform import Flags, Real
+
+_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
+_COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
+
+
+@dataclass(frozen=True)
+class Spacing:
+    """log r = p + u − (g−1)·log(1 + e^{−u}): far below the knee p, steps are g = `growth` times as wide as above."""
+
+    knee: float
+    growth: float
+
+    def log_r(self, u: Real) -> tuple[Real, Real]:
+        """Log r and its derivative in u."""
+        bend = self.growth - 1.0
+        return self.knee + u - bend * np.logaddexp(0.0, -u), 1.0 + bend / (1.0 + np.exp(np.minimum(u, 600.0)))
+
+    def u(self, log_r: float) -> float:
+        """The u of a log r, or a little less."""
+        away = log_r - self.knee
+        return away if away > 0.0 else away / self.growth
+
+
+class CutLattice:
+    """Nodes on the cut itself, for the call while it needs no lift; shared by all strikes."""
+
+    def __init__(self, basket: Basket, u: Real, spacing: Spacing, coarser: CutLattice | None = None) -> None:
+        """Take evenly spaced `u` as nodes, of which every second may be known from a coarser lattice."""
+        self.basket, self.u, self.spacing, t = basket, u, spacing, float(basket.size)
+        self.log_r, slope = spacing.log_r(u)
+        self.log_r[-1] = min(self.log_r[-1], basket.largest_log_r)  # it may be beyond by a rounding
+        if coarser is None:
+            self.real, self.log_phase, self.plain = basket.on_cut(self.log_r)
+            self.inner, self.inner_phase = basket.cut_errors(self.log_r, self.real, self.log_phase)
+        else:
+            values = np.empty((3, len(u)))
+            values[:, ::2] = coarser.real, coarser.log_phase, coarser.plain
+            values[:, 1::2] = basket.on_cut(self.log_r[1::2])
+            self.real, self.log_phase, self.plain = values
+            self.inner, self.inner_phase = coarser.inner, coarser.inner_phase
+        self.log_base = self.real - self.log_r + np.log(slope * ((u[1] - u[0]) / (np.pi * t)))
+        self.scaled = scaled_by(basket.size, self.log_r)
+        phase = np.exp(self.log_phase)
+        small = phase < 1e-9
+        sine = np.sin(np.where(small, 0.0, phase))
+        self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
+        self.sign = np.where(small, 1.0, np.sign(sine))
+
+    @classmethod
+    def covering(
+        cls, basket: Basket, strikes: Strikes, step: float | None = None, *, rising: bool = True
+    ) -> CutLattice:
+        """All that the given strikes (K > 1) need; `rising`: also where the integrand may rise again, far behind."""
+        s, t = 1.0 / basket.smallest_sigma, float(basket.size)
+        step = step or (0.18 if s > 2.2 else 0.125)  # enough as a rule; else there is `finer`
+        least, most = (float(end) for end in (strikes.k_minus_1.min(), strikes.k_minus_1.max()))
+        # At the top the integrand e^{−Tr(K−1)} has gone, compared with δ, of which one large Z alone makes e^{−x²/2}
+        # (x below), or the exponent has passed its minimum near r = (K−1)/Var Z.
+        top = np.log(3.0 / np.expm1(min(s * s, 300.0))) + np.log(most) if rising else -np.inf
+        for excess in (least, most):
+            x = max(float(np.log1p(t * excess)) / s - 0.5 * s, 0.0)
+            top = max(top, np.log(DROP + 40.0 + 0.6 * x * x) - np.log(t) - np.log(excess))
+        top = min(float(top), basket.largest_log_r)
+        # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s; e^{−TrK} cuts it
+        # off at the peak, `away` deviations below the mean.
+        peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
+        away = -(peak + 0.5 * s * s) / s
+        bottom = peak - s * (np.sqrt(away * away + 2.0 * DROP + 8.0) - away) - 2.0
+        # Below the knee e^{−TrK} is 1, and a Gaussian is integrated to all digits with steps of half its deviation.
+        spacing = Spacing(peak - 4.0, float(np.clip(0.5 * s / step, 1.0, 20.0)))
+        first, last = spacing.u(bottom), spacing.u(top)
+        count = int(np.ceil((last - first) / step)) + 1
+        return cls(basket, np.linspace(first, last, max(count, 9)), spacing)
+
+    def finer(self) -> CutLattice:
+        """The same with half the step."""
+        u = np.empty(2 * len(self.u) - 1)
+        u[::2], u[1::2] = self.u, 0.5 * (self.u[:-1] + self.u[1:])
+        return CutLattice(self.basket, u, self.spacing, self)
+
+    def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
+        """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
+        drift = -drift_of(self.basket.size, strikes, self.plain, self.scaled)
+        return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve: its error estimate tells."""
+        return np.ones(strikes.k.shape, dtype=bool)
+
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log call(K)."""
+        return self._sum(*self.exponents(strikes))[0]
+
+    def _sum(self, modulus: Real, load: Real) -> tuple[Estimate, Flags]:
+        """log call(K), and for each strike whether a finer lattice would help."""
+        signed = modulus + self.log_sine
+        gone = modulus < np.maximum.accumulate(signed, axis=1) - DROP
+        ends = gone.any(axis=1)
+        last = np.where(ends, gone.argmax(axis=1), len(self.log_r))
+        keep = np.arange(len(self.log_r)) < last[:, None]
+        # beyond the end a load may be infinite, and nothing times that is not a number
+        signed, load = np.where(keep, signed, -np.inf), np.where(keep, load, 0.0)
+        scale = signed.max(axis=1)
+        size = np.exp(signed - scale[:, None])
+        parts = size * self.sign
+        sums = halved(parts)
+        total = sums[0]
+        # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
+        turned = modulus - scale[:, None] + np.minimum(self.log_phase, 700.0)
+        swing = np.where(keep, np.exp(np.minimum(turned, 60.0)), 0.0).sum(axis=1)
+        slack = (size * (U * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real))).sum(axis=1)
+        slack += swing * (U * 16.0 + 4.0 * self.inner_phase)
+        rough = trapezoidal_error(*sums, shifted=4.0 * parts[:, 1::4].sum(axis=1))
+        rough += (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)  # what was cut off
+        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
+        return estimate_of(scale, total, slack, rough).where(np.asarray(ends)), calm
+
+    def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
+        """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
+        modulus, load = self.exponents(strikes)
+        estimate, calm = self._sum(modulus, load)
+        # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
+        exponent = modulus + self.log_r
+        risen = exponent > np.minimum.accumulate(exponent, axis=1) + 0.5
+        before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
+        before = np.minimum(before, max(int((self.log_phase < 0.0).sum()), 1))
+        ahead = np.arange(len(self.log_r)) < before[:, None]
+        return estimate, calm, self.log_r[np.argmin(np.where(ahead, exponent, np.inf), axis=1)]
+
+
+class LiftContour:
+    """The cut up to r*, then up into the plane: for strikes whose integrand on the cut falls and rises again."""
+
+    def __init__(
+        self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice, fineness: float = 1.0
+    ) -> None:
+        """Build for the first of `strikes`, leaving the cut near exp(log_r), with `fineness` times as many panels."""
+        self.basket = basket
+        log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
+        around = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
+        real, _, plain = basket.on_cut(around)
+        g = real - drift_of(basket.size, strikes[:1], plain, scaled_by(basket.size, around))[0]
+        log_r = float(around[int(np.argmin(g))])
+        step = around[1] - around[0]
+        curvature = float(np.max(np.diff(g, 2)) / step**2)
+        r = float(np.exp(log_r))
+        self.k = float(strikes.k[0])
+        widths, traces = best_traces(
+            basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], 0.25
+        )
+        self.width, trace = float(widths[0]), traces[0]
+        # the part on the cut that matters
+        modulus, _ = lattice.exponents(strikes[:1])
+        signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
+        significant = lattice.log_r[signed > np.nanmax(signed) - DROP]
+        self.usable = trace is not None and len(significant) > 0
+        if trace is None or not self.usable:
+            return
+        reach = float(trace.u[-1])
+        panels = int(np.ceil(reach / 0.5 * fineness))
+        self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
+        self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
+        # on the cut, panels no wider than the integrand's scale at r*
+        bottom = min(float(significant[0]) - 1.5, log_r - 0.5)
+        width = min(0.8, 2.5 / np.sqrt(max(curvature, 1.0)))
+        edges = [log_r]
+        while edges[-1] > bottom:
+            edges.append(edges[-1] - min(width * 1.3 ** ((len(edges) - 1) / fineness), 0.8) / fineness)
+        cuts = np.array(edges[::-1])
+        self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
+        self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
+        at, _, real, log_phase, _ = self.cut_fine
+        self.inner, self.inner_phase = basket.cut_errors(at, real, log_phase)
+
+    def _rule(self, path: Path, reach: float, panels: int, x: Real, w: Real) -> Nodes:
+        u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
+        omega, _ = path(u)
+        trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
+        log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
+        return weighted(self.basket, [trace], [log_du], probes=0 if x is _COARSE_X else 7)[0]
+
+    def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
+        half = 0.5 * np.diff(edges)
+        log_r = (edges[:-1, None] + half[:, None] * (x[None, :] + 1.0)).ravel()
+        log_w = np.log((half[:, None] * w[None, :]).ravel())
+        real, log_phase, plain = self.basket.on_cut(log_r)
+        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain
+
+    def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
+        log_r, log_w, real, log_phase, plain = rule
+        drift = -drift_of(self.basket.size, strikes, plain, scaled_by(self.basket.size, log_r))
+        phase = np.exp(np.minimum(log_phase, 700.0))
+        small = phase < 1e-9
+        log_size = drift + (log_w + real)[None, :] - scale[:, None]
+        with np.errstate(under="ignore"):
+            parts = np.where(
+                small[None, :],
+                np.exp(np.minimum(log_size + log_phase[None, :], 600.0)),
+                np.exp(np.minimum(log_size, 600.0)) * np.sin(np.where(small, 0.0, phase))[None, :],
+            )
+            turned = np.minimum(log_size + np.minimum(log_phase, 700.0)[None, :], 600.0)
+            slack = np.abs(parts) * (1e-13 + 4.0 * self.inner * np.abs(real)) + np.exp(turned) * (
+                4.0 * self.inner_phase
+            )
+            slack += (
+                np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0))
+                * U
+                * (16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :])
+            )
+        below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
+        return parts.sum(axis=1), slack.sum(axis=1) + below
+
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log call(K)."""
+        if not self.usable:
+            return Estimate.nothing(strikes)
+        exponent, load = self.fine.terms(self.basket.size, strikes)
+        scale, parts, slack = slope_sum(exponent, load, self.fine)
+        exponent, load = self.rough.terms(self.basket.size, strikes)
+        rough_scale, rough_parts, _ = slope_sum(exponent, load, self.rough)
+        rough = rough_parts.sum(axis=1) * np.exp(rough_scale - scale)
+        on_cut, cut_slack = self._cut_sum(self.cut_fine, strikes, scale)
+        on_cut_rough, _ = self._cut_sum(self.cut_rough, strikes, scale)
+        total = parts.sum(axis=1) + on_cut
+        found = estimate_of(scale, total, slack + cut_slack, gauss_error(total, rough + on_cut_rough))
+        return found.where(self.near(strikes))
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve."""
+        return np.asarray(
+            self.usable & (self.basket.size * self.width * np.abs(strikes.k - self.k) < FARTHEST)
+        )

@@ -1,0 +1,243 @@
+"""Paths of integration in the plane: off the real axis at one point, until the integrand has dropped for good.
+
+Many paths are followed together: a path has some fifty points, and numpy needs thousands to be fast.
+
+
+The put (direction "add", and by parity calls that are not small): paths through the saddle, right of 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.quadrature import (
+    DROP,
+    Estimate,
+    Nodes,
+    Strikes,
+    estimate_of,
+    halved,
+    slope_sum,
+    trapezoidal_error,
+    worst,
+)
+from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Real
+
+# Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
+# exponent's curvature in log ω is large); bends hasten slow decay.
+_BENDS = (0.3, 0.0, 0.6, 0.9)
+_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
+_STRAIGHT = 20.0  # the curvature from which the straight line is tried first
+_GOOD_SCORE = 7.0  # of a path that need not be compared with others
+_FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6
+_LONGEST = 40.0
+_MOST_RISE = 30.0  # in logs
+FARTHEST = 7.0  # standard deviations from its strike at which a path does not resolve the phase any more
+_TOGETHER = 12  # neighbouring paths whose transform is computed on one set of nodes
+
+
+@dataclass(frozen=True)
+class Path:
+    """ω(u) = ω₀ + w(−tan β (cosh u − 1) + i sinh u), u ≥ 0, leaving the real axis vertically."""
+
+    start: float
+    width: float  # the scale of the integrand
+    bend: float  # β, the final angle
+
+    def __call__(self, u: Real) -> tuple[Complex, Complex]:
+        """Points and derivatives."""
+        return _along(np.array([[self.start, self.width, np.tan(self.bend)]]), u[None, :])
+
+
+def _along(paths: Real, u: Real) -> tuple[Complex, Complex]:
+    """Points and derivatives; a row of `paths` has start, width and tan β."""
+    start, width, bend = paths.T[:, :, None]
+    sinh, cosh = np.sinh(u), np.cosh(u)
+    omega = start - width * bend * 2.0 * np.sinh(0.5 * u) ** 2 + 1j * width * sinh
+    slope = width * (-bend * sinh + 1j * cosh)
+    return (omega, slope) if len(paths) > 1 else (omega[0], slope[0])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was met on a path at equal steps of u: enough to judge the path, and to integrate along it."""
+
+    path: Path
+    u: Real
+    omega: Complex
+    transform: Complex
+    plain: Real
+    rise: float  # of the integrand above its start, in logs
+
+    @property
+    def score(self) -> float:
+        """Smaller is better: a path should not climb and should end soon."""
+        return 2.0 * self.rise + float(self.u[-1])
+
+
+def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) -> list[Trace | None]:
+    """Follow every path, each for its strike, until the integrand has dropped for good; None if it climbs instead."""
+    found: list[Trace | None] = [None] * len(paths)
+    shapes = np.array([[path.start, path.width, np.tan(path.bend)] for path in paths])
+    open_: Indices = np.arange(len(paths))
+    known, count = np.empty((len(paths), 4, 0), complex), 0  # ω, transform, plain bins, log of the integrand
+    while open_.size and count * step < _LONGEST:
+        more = int(np.ceil((_FIRST_LENGTH if count == 0 else _MORE) / step))
+        u = step * np.arange(count, count + more, dtype=np.float64)
+        at, slope = (part.reshape(len(open_), more) for part in _along(shapes[open_], u[None, :]))
+        transform, plain = (part.reshape(at.shape) for part in basket.exponent(at.ravel()))
+        here = strikes[open_]
+        t = float(basket.size)
+        factor = np.where(plain == t, here.k[:, None], here.k_minus_1[:, None] + plain / t)
+        size = (factor * (t * at) + transform).real
+        size += np.log(np.abs(slope / at)) - np.log(np.abs(at))  # ω² may be beyond the doubles
+        size = np.where(np.isfinite(size), size, np.inf)
+        known = np.concatenate([known, np.stack([at, transform, plain, size], axis=1)], axis=2)
+        count += more
+        sizes = known[:, 3].real
+        peak = sizes.max(axis=1)
+        climbs = peak > sizes[:, 0] + _MOST_RISE
+        dropped = np.maximum.accumulate(sizes, axis=1) - sizes > DROP
+        ended = dropped.any(axis=1) & ~climbs
+        for row in np.flatnonzero(ended):
+            end = int(dropped[row].argmax()) + 1
+            omega, transform_, plain_ = known[row, :3, :end]
+            u = step * np.arange(end, dtype=np.float64)
+            rise = float(peak[row] - sizes[row, 0])
+            found[open_[row]] = Trace(paths[open_[row]], u, omega, transform_, plain_.real, rise)
+        go_on = ~(ended | climbs)
+        open_, known = open_[go_on], known[go_on]
+    return found
+
+
+def best_traces(
+    basket: Basket, start: Real, curvature: Real, strikes: Strikes, step: float
+) -> tuple[Real, list[Trace | None]]:
+    """The scale of the integrand at every `start`, and the best of a few paths from there, for its strike."""
+    width = np.abs(start) / np.sqrt(curvature)
+    best: list[Trace | None] = [None] * len(start)
+    for bends in zip(_BENDS, _STRAIGHT_FIRST, strict=True):
+        left = [row for row, trace in enumerate(best) if trace is None or trace.score >= _GOOD_SCORE]
+        for first in range(0, len(left), _TOGETHER):
+            rows = np.array(left[first : first + _TOGETHER])
+            paths = [
+                Path(float(start[row]), float(width[row]), bends[int(curvature[row] > _STRAIGHT)])
+                for row in rows
+            ]
+            for row, trace in zip(rows, _traces(basket, paths, strikes[rows], step), strict=True):
+                other = best[row]
+                if trace is not None and (other is None or trace.score < other.score):
+                    best[row] = trace
+    return width, best
+
+
+def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: int = 7) -> list[Nodes]:
+    """Turn points on paths into quadrature nodes, with a sample of the transform's error.
+
+    A sample of many paths together has a few points of each, and the worst of it counts for all.
+    """
+    inner = 0.0
+    if probes > 0:
+        each = max(2, probes // len(traces))
+        some = [slice(k % 3, None, max(1, len(trace.u) // each)) for k, trace in enumerate(traces)]
+        at, known = (
+            np.concatenate([part[probe] for part, probe in zip(parts, some, strict=True)])
+            for parts in ([trace.omega for trace in traces], [trace.transform for trace in traces])
+        )
+        for rows in np.array_split(np.arange(len(at)), -(-len(traces) // _TOGETHER)):
+            finer, _ = basket.exponent(at[rows], 1.6)
+            inner = max(inner, worst(np.abs(_unwound(finer - known[rows])) / np.abs(finer)))
+    nodes = []
+    for trace, log_step in zip(traces, log_du, strict=True):
+        _, derivative = trace.path(trace.u)
+        factor = derivative / (np.pi * float(basket.size) * trace.omega)
+        log_weight = np.asarray(np.log(factor) - np.log(trace.omega) + log_step, dtype=np.complex128)
+        nodes.append(Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner))
+    return nodes
+
+
+def _unwound(difference: Complex) -> Complex:
+    turns = np.round(difference.imag / (2.0 * np.pi))
+    return difference - 2j * np.pi * turns
+
+
+LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
+_MOST_NEWTON = 80
+
+
+class PutContour:
+    """A path through the saddle of one strike, right of the pole at 0."""
+
+    def __init__(self, bins: int, k: float, width: float, nodes: Nodes | None, reach: float) -> None:
+        """For the strike k, and others up to `reach` widths from it; without nodes it serves nobody."""
+        self.bins, self.k, self.nodes = bins, k, nodes
+        self._unit = reach / (bins * width)
+
+    @classmethod
+    def through(
+        cls,
+        basket: Basket,
+        strikes: Strikes,
+        step: float = 0.1,
+        guess: Real | None = None,
+        reach: float = FARTHEST,
+    ) -> list[PutContour]:
+        """One for each strike, with that step along the path; `guess` is where the saddles may be."""
+        saddle, curvature = put_saddles(basket, strikes, guess)
+        width, traces = best_traces(basket, saddle, np.maximum(curvature, 0.5), strikes, step)
+        usable = [trace for trace in traces if trace is not None]
+        weights = [np.full(len(trace.u), step) for trace in usable]
+        for weight in weights:
+            weight[0] *= 0.5
+        nodes = iter(weighted(basket, usable, [np.log(weight) for weight in weights]) if usable else [])
+        return [
+            cls(basket.size, float(k), float(w), None if trace is None else next(nodes), reach)
+            for k, w, trace in zip(strikes.k, width, traces, strict=True)
+        ]
+
+    def __call__(self, strikes: Strikes) -> Estimate:
+        """log put(K)."""
+        if self.nodes is None:
+            return Estimate.nothing(strikes)
+        exponent, load = self.nodes.terms(self.bins, strikes)
+        scale, parts, slack = slope_sum(exponent, load, self.nodes)
+        sums = halved(parts)
+        found = estimate_of(scale, sums[0], slack, trapezoidal_error(*sums))
+        return found.where(self.near(strikes))
+
+    def near(self, strikes: Strikes) -> Flags:
+        """Which strikes it may serve."""
+        return np.asarray((np.abs(strikes.k - self.k) < self._unit) & (self.nodes is not None))
+
+
+def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> tuple[Real, Real]:
+    """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c for every strike, and the curvature there, in log c."""
+    t, k, k_minus_1 = float(basket.size), strikes.k, strikes.k_minus_1
+    low, high = np.log(2.0 / t) - np.log(k), np.full(k.shape, LARGEST_LOG_SADDLE)  # the mean is not negative
+    if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
+        variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
+        b = t * k_minus_1
+        root = np.sqrt(b * b + 8.0 * variance)
+        guess = np.where(b < 0, (root - b) / (2.0 * variance), 4.0 / (root + b))
+    x, curvature = np.clip(np.log(guess), low, high), np.ones(k.shape)
+    rows = np.arange(len(k))
+    for _ in range(_MOST_NEWTON):
+        c = np.exp(x[rows])
+        _, _, mean, gap, variance_ = basket.on_axis(c)
+        gradient = np.where(k[rows] < 0.5, t * c * k[rows] - mean, t * c * k_minus_1[rows] + gap) - 2.0
+        curvature[rows] = gradient + 2.0 + variance_
+        above = gradient > 0.0
+        high[rows] = np.where(above, x[rows], high[rows])
+        low[rows] = np.where(above, low[rows], x[rows])
+        done = np.abs(gradient) < 0.02 * np.sqrt(np.maximum(curvature[rows], 0.5))
+        done |= high[rows] - low[rows] < 1e-3
+        step = x[rows] - np.clip(gradient / np.maximum(curvature[rows], 1e-3), -4.0, 4.0)
+        inside = (low[rows] < step) & (step < high[rows])
+        x[rows] = np.where(done, x[rows], np.where(inside, step, 0.5 * (low + high)[rows]))
+        rows = rows[~done]
+        if rows.size == 0:
+            break
+    return np.exp(x), curvature

@@ -1,0 +1,305 @@
+"""The exact privacy curve of one epoch of balls-and-bins, by Laplace inversion (docs/accounting.md).
+
+Under Q the privacy loss is log S, S = (Z₁+…+Z_T)/T, so (theorem "bnb-dominating-pair" of the paper)
+
+    δ_remove(ε) = E[(S − e^ε)₊]  (a call),        δ_add(ε) = e^ε E[(e^{−ε} − S)₊]  (a put).
+
+`Options` has the values of both with their errors; here are ε instead of strikes, unfinished epochs, interpolation
+where many ε are asked for, and what is known where δ is so small that nobody asks for its digits.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+from functools import cached_property, partial
+
+import numpy as np
+
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.gaussian import log_hockey_stick
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.interpolate import Interpolant
+from ballsbins.accounting.one_epoch.options import DEEP, GOAL, Options
+from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
+from ballsbins.accounting.one_epoch.sketch import cubic, log_call
+from ballsbins.accounting.one_epoch.transform import Flags
+
+_FLOOR = 1e-13  # never claim a smaller relative error of δ than this
+_POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound
+_FEW = 8  # so many points are all followed as deep as they are
+_DENSE = 200  # more points than this are interpolated
+_SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
+_BETWEEN = 0.5 * (DEEP + _SHALLOW)
+# where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
+_CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 40.0])
+_LEAST_CORRECTED = -150.0  # log δ
+_BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with its put
+_LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
+
+
+class ExactCurve(Curve):
+    """δ(ε) of balls-and-bins with independent noise in every bin, in both directions."""
+
+    method = "exact"
+    kind = "exact"
+
+    def __init__(self, kinds: tuple[tuple[int, float], ...], steps: int | None = None) -> None:
+        """`kinds`: (number of bins, noise multiplier) of the bins visited; `steps`: T if more bins were to come."""
+        self.basket = Basket(kinds)
+        self.steps = self.basket.size if steps is None else steps
+        self._options = Options(self.basket)
+        self._interpolants = {
+            way: Interpolant(partial(self._directly, direction=way), 0.1 * GOAL) for way in DIRECTIONS
+        }
+        # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
+        self._end: tuple[float, float] | None = None
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of S, for many steps also that of the privacy loss."""
+        variance = sum(count * np.expm1(min(1.0 / sigma**2, 600.0)) for count, sigma in self.basket.kinds)
+        return float(np.sqrt(variance)) / self.steps
+
+    @property
+    def scale(self) -> float:
+        """An ε to start searching at: some standard deviations of the loss, more if its tail is heavy."""
+        return float(np.clip((8.0 if self.basket.smallest_sigma < 0.7 else 5.0) * self.deviation, 1e-9, 1.0))
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε).
+
+        Where no contour resolves δ only an upper bound is known, and the answer says so: `lower` is −∞ and `value` is
+        `upper`. `capped` tells these points. They are deep: log δ is below −700, or σ is at the end of its range.
+        """
+        # Exponents far outside of the doubles are met on purpose (a path is tried and found useless): no warnings,
+        # and an estimate that is not a number counts as no estimate.
+        with np.errstate(all="ignore"):
+            value, error = self._positive(epsilon, direction)
+            known = np.isfinite(error)
+            bounds = Interval.around(value, np.where(known, error, 0.0) + 8 * U)
+            upper, poor = bounds.upper, error > _POOR
+            if poor.any():
+                # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
+                gauss, off = log_hockey_stick(epsilon[poor], 1.0 / self.basket.smallest_sigma)
+                upper[poor] = np.minimum(upper[poor], gauss + off + 8 * U)
+        lower = np.minimum(np.where(known, bounds.lower, -np.inf), upper)
+        return Interval(lower, np.clip(bounds.value, lower, upper), upper)
+
+    def capped(self, epsilon: Array, direction: Direction) -> Flags:
+        """Where `log_delta` knows an upper bound only."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        found = np.zeros(epsilon.shape, dtype=bool)
+        with np.errstate(all="ignore"):
+            for rows, way in ((epsilon >= 0.0, direction), (epsilon < 0.0, other(direction))):
+                if rows.any():
+                    found[rows] = np.isposinf(self._positive(np.abs(epsilon[rows]), way)[1])
+        return found
+
+    def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
+        """About where δ(ε) = e^{log_deltas}, often to three digits: a good place to start a search."""
+        part = self.basket.size / self.steps
+        targets = np.asarray(log_deltas, dtype=np.float64) - np.log(part)
+        with np.errstate(all="ignore"):
+            if direction == ADD:
+                strikes, log = self._options.sketch.strikes(0.0, float(targets.min()) - 700.0)
+                epsilon = -np.log1p(part * strikes.k_minus_1)
+                if part == 1.0:
+                    epsilon = np.where(strikes.k < 0.5, -np.log(strikes.k), epsilon)
+                rows = (epsilon > 0.0) & np.isfinite(epsilon)
+                return _inverse(epsilon[rows], (log + epsilon)[rows], targets)
+            low, high = _LEAST_ROUGH, _LARGEST_ROUGH
+            for count in (24, 8 + min(len(targets), 40)):
+                epsilon = np.exp(np.linspace(np.log(low), np.log(high), count))
+                log = np.minimum.accumulate(log_call(self.basket.kinds, np.expm1(epsilon) / part))
+                first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
+                low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
+            return _inverse(epsilon, log, targets)
+
+    @cached_property
+    def _correction(self) -> tuple[Array, Array]:
+        """By how much the sketch is off at some ε: it is made for strikes that a single jump decides."""
+        log_part = np.log(self.basket.size / self.steps)
+        around = (
+            self._options.sketch.log_put(np.ones(1))[0] + log_part
+        )  # δ(0) = ½E|S − 1|, for which call = put
+        epsilon = np.minimum(_CORRECTED * np.exp(around), _LARGEST_ROUGH)
+        found = self.sketch(epsilon, REMOVE)
+        epsilon, found = epsilon[found > _LEAST_CORRECTED], found[found > _LEAST_CORRECTED]
+        with np.errstate(all="ignore"):
+            log, error = self._directly(epsilon, REMOVE)
+            return epsilon, np.where(np.isfinite(log) & np.isfinite(error), log - found, 0.0)
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array:
+        """About log δ(ε), ε ≥ 0: no bound, but next to free. Often good to 10⁻², off by 1 where jumps set in."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        log = np.full(epsilon.shape, -np.inf)
+        rows = ~self._vanishes(epsilon, direction)
+        if rows.any():
+            with np.errstate(all="ignore"):
+                strikes, log_part = self._strikes(epsilon[rows], direction)
+                log[rows] = self._options.sketch.log_put(strikes.k)
+                if direction == REMOVE:
+                    excess, by_parity = strikes.k_minus_1, np.exp(log) - strikes.k_minus_1
+                    call = log_call(self.basket.kinds, np.maximum(excess, 1e-290))
+                    log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call)
+                else:
+                    log += epsilon
+                log += log_part
+        return np.asarray(np.minimum(log, 0.0))
+
+    def rough(self, epsilon: Array, direction: Direction) -> Array:
+        """The sketch, mended at some ε by what is known there exactly: good to 10⁻² as a rule."""
+        found = self.sketch(epsilon, direction)
+        if direction == ADD:
+            return found
+        return np.asarray(np.minimum(found + np.interp(epsilon, *self._correction, left=0.0), 0.0))
+
+    def log_upper(self, epsilon: Array, direction: Direction) -> Array:
+        """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp: Chernoff's (add only), or δ_B ≤ δ_D."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        with np.errstate(all="ignore"):
+            gauss, error = log_hockey_stick(epsilon, 1.0 / self.basket.smallest_sigma)
+            if direction == REMOVE:
+                return np.asarray(gauss + error)
+            bound = np.full(epsilon.shape, -np.inf)
+            rows = ~self._vanishes(epsilon, direction)
+            if rows.any():
+                strikes, log_part = self._strikes(epsilon[rows], direction)
+                bound[rows] = self._options.sketch.log_bound(strikes) + epsilon[rows] + log_part
+            return np.asarray(np.minimum(bound, gauss + error))
+
+    def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
+        """log δ and its absolute error (∞: the value is only an upper bound) for ε ≥ 0; many are interpolated."""
+        if epsilon.size <= _FEW:
+            value, error = self._directly(epsilon, direction)
+        else:
+            value, error = np.zeros(epsilon.shape), np.full(epsilon.shape, np.inf)
+            nil = self._vanishes(epsilon, direction)
+            value[nil], error[nil] = -np.inf, 0.0
+            rows = ~nil
+            if rows.any():
+                rows &= epsilon <= self._reach(float(epsilon[rows].max()), direction)
+            if rows.any():
+                directly = partial(self._directly, direction=direction)
+                method = self._interpolants[direction] if rows.sum() > _DENSE else directly
+                value[rows], error[rows] = method(epsilon[rows])
+        unknown = np.isposinf(error)
+        if unknown.any():
+            value[unknown] = self._cap(
+                epsilon[unknown], direction, epsilon[~unknown], (value + error)[~unknown]
+            )
+        return value, error
+
+    def _reach(self, high: float, direction: Direction) -> float:
+        """An ε up to which to compute: `high`, or one at which log δ lies between DEEP and _SHALLOW."""
+        if direction == REMOVE:
+            return min(high, self._last_call()[0])
+        if self.log_upper(np.array([high]), ADD)[0] >= _BETWEEN:
+            return high
+        # the bound is a few units above log δ, and falls with it
+        low = 0.0
+        for _ in range(5):
+            points = np.linspace(low, high, 18)[1:]
+            first = int((self.log_upper(points, ADD) < _BETWEEN).argmax())
+            low, high = float(points[first - 1]) if first > 0 else low, float(points[first])
+        return high
+
+    def _last_call(self) -> tuple[float, float]:
+        """An ε at which log δ lies between DEEP and _SHALLOW or so, and an upper bound on log δ there and beyond."""
+        if self._end is None:
+            epsilon = float(self.rough_epsilon(np.array([_BETWEEN]), REMOVE)[0])
+            self._end = epsilon, 0.0
+            for _ in range(12):
+                log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), REMOVE))
+                if np.isfinite(width):
+                    self._end = epsilon, log + width
+                    if log >= DEEP:
+                        break
+                epsilon *= 0.97 if np.isfinite(width) else 0.8
+        return self._end
+
+    def _cap(self, epsilon: Array, direction: Direction, known: Array, above: Array) -> Array:
+        """An upper bound on log δ where no contour serves: what holds everywhere, and δ(ε) ≤ δ(ε′) for ε′ < ε."""
+        bound = self.log_upper(epsilon, direction)
+        if known.size:
+            order = np.argsort(known)
+            least = np.minimum.accumulate(above[order])
+            before = np.searchsorted(known[order], epsilon)
+            bound = np.minimum(bound, np.where(before > 0, least[np.maximum(before - 1, 0)], 0.0))
+        high = bound >= DEEP
+        if high.any() and direction == REMOVE:
+            end, there = self._last_call()
+            bound = np.where(epsilon >= end, np.minimum(bound, there), bound)
+            high = bound >= DEEP
+        if high.any():
+            # not deep, and yet out of reach: some ε′ before it may not be
+            first = float(epsilon[high].min())
+            for share in (0.9, 0.7, 0.5, 0.3):
+                log, width = self._directly(np.array([share * first]), direction)
+                if np.isfinite(width[0]):
+                    bound = np.where(epsilon >= first, np.minimum(bound, log[0] + width[0]), bound)
+                    break
+        return np.minimum(bound, 0.0)
+
+    def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
+        """log δ and its absolute error (∞: unknown) for ε ≥ 0."""
+        value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
+        possible = ~self._vanishes(epsilon, direction)
+        if possible.any():
+            strikes, log_part = self._strikes(epsilon[possible], direction)
+            found = self._value(strikes, direction)
+            value[possible], width[possible] = found.log + log_part, found.error
+            if log_part < 0.0 and direction == ADD:  # K has a few roundings: see what they do
+                ends = [self._value(strikes.scaled(by), direction).log for by in (-(2.0**-50), 2.0**-50)]
+                width[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
+        log = value if direction == REMOVE else value + epsilon
+        floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
+        # an estimate that is not even near is none
+        return np.minimum(log, 0.0), np.where(width < 0.1, np.log1p(width) + floor, np.inf)
+
+    def _strikes(self, epsilon: Array, direction: Direction) -> tuple[Strikes, float]:
+        """The strikes of a call or put on the bins visited, and the logarithm of what to multiply its value by.
+
+        After t of T steps S = 1 − t/T + (t/T)·S_t, so K − 1 is stretched by T/t and the value shrinks by t/T.
+        """
+        signed = epsilon if direction == REMOVE else -epsilon
+        if self.basket.size == self.steps:
+            return Strikes.from_log(signed), 0.0
+        part = self.basket.size / self.steps
+        k_minus_1 = np.expm1(signed) / part
+        k = 1.0 + k_minus_1 if direction == REMOVE else self._put_strike(epsilon)
+        return Strikes(k, k_minus_1), float(np.log(part))
+
+    def _value(self, strikes: Strikes, direction: Direction) -> Estimate:
+        if self.basket.size == 1:
+            log_k = np.log1p(strikes.k_minus_1) if direction == REMOVE else -np.log(strikes.k)
+            log, error = log_hockey_stick(np.abs(log_k), 1.0 / self.basket.smallest_sigma)
+            return Estimate(log if direction == REMOVE else log - log_k, error, np.zeros_like(error))
+        return self._options.call(strikes) if direction == REMOVE else self._options.put(strikes)
+
+    def _vanishes(self, epsilon: Array, direction: Direction) -> Flags:
+        """Where δ = 0 exactly: S never falls below 1 − t/T."""
+        if direction == REMOVE or self.basket.size == self.steps:
+            return np.zeros(epsilon.shape, dtype=bool)
+        return np.asarray(self._put_strike(epsilon) <= 0.0)
+
+    def _put_strike(self, epsilon: Array) -> Array:
+        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also near ε₀ = log T/(T−t)."""
+        t, rest = self.basket.size, self.steps - self.basket.size
+        with localcontext() as context:
+            context.prec = 50
+            exact = (Decimal(self.steps) / Decimal(rest)).ln()
+            high = float(exact)
+            low = float(exact - Decimal(high))
+        return np.asarray(np.expm1((high - epsilon) + low) * (rest / t), dtype=np.float64)
+
+
+def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
+    """ε at some values of a decreasing log δ given at increasing ε, and on a line before them."""
+    if epsilon.size < 4:
+        return np.zeros(targets.shape)
+    found = cubic(-targets, -log, epsilon)
+    rate = (epsilon[1] - epsilon[0]) / max(log[0] - log[1], 1e-300)
+    before = np.maximum(epsilon[0] - (targets - log[0]) * rate, 0.0)
+    inside = np.where(np.isfinite(found), found, epsilon[-1])
+    return np.asarray(np.where(targets >= log[0], before, inside), dtype=np.float64)

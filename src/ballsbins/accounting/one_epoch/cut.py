@@ -1,0 +1,250 @@
+"""L(−r + i0), the Laplace transform of the log-normal on the upper side of its cut, in real arithmetic.
+
+Along the cut the exponent of transform.py is F(X) = ρ e^X − X²/2 with ρ = r s² e^{−s²/2}. While ρ < 1/e it has two
+real saddles X₁ < 1 < X₂, the roots of ρ e^X = X. The contour follows the real axis to X₂ and leaves it on the
+path of steepest descent Im F = 0. With X = a − ib that condition reads ρ e^a sin b = a b, so the path is explicit,
+
+    a(b) = −W₋₁(−ρ sin b / b),   b from 0 to π,        Re F = R(b) = a b cot b − (a² − b²)/2,
+
+and, since everything before X₂ is real and dX = da − i db on the descent,
+
+    −Im L(−r+i0) = σ/√(2π) ∫₀^π exp(σ² R(b)) db,
+
+an integral of positive terms: the imaginary part, be it 10⁻³⁰⁰ of the real one, is obtained without cancellation.
+(The log-normal is a generalised gamma convolution; arg L(−r+i0)/(−π) is the distribution function of its Thorin
+measure, so the phase only ever grows with r.) With b = 2 arctan sinh t the integrand also decays doubly
+exponentially where σ is small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from scipy.special import ndtr
+
+from ballsbins.accounting.one_epoch.transform import REACH, Flags, Indices, Real, second_remainder
+
+LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e
+_LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
+_DECAY = 41.0  # e⁻⁴¹ of the largest term is below double precision
+_FARTHER = np.array([0.0, 1.5, 3.0, 6.0])[
+    :, None
+]  # how much farther than usual the real axis may be followed
+_LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end
+_DESCENT = 40  # nodes of a descent, enough for all digits from σ = 0.15 on; below, half as many more
+_STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (see `_along_axis`)
+
+
+@cache
+def _half_gauss(nodes: int) -> tuple[Real, Real]:
+    """Gauss–Legendre nodes and weights on [0, 1]."""
+    x, w = np.polynomial.legendre.leggauss(nodes)
+    return 0.5 * (x + 1.0), 0.5 * w
+
+
+def _smaller_root(log_rho: Real) -> Real:
+    """The root X₁ < 1 of ρe^X = X to a few digits: it only tells where the mass is."""
+    rho = np.exp(log_rho)
+    p = np.sqrt(np.maximum(2.0 * (1.0 - np.e * rho), 0.0))
+    x = 1.0 - p * (1.0 - p * (1.0 / 3.0 - p * (11.0 / 72.0)))
+    for _ in range(2):
+        power = rho * np.exp(x)
+        x = np.minimum(x + (power - x) / np.maximum(1.0 - power, 1e-3), 1.0)
+    return x
+
+
+@dataclass(frozen=True)
+class _Rungs:
+    """What a descent needs to know of t and not of ρ, at points of t: a row for every rung of the ladder."""
+
+    b: Real
+    b_cot: Real  # b·cot b
+    stretch: Real  # log(b / sin b)
+    fall: Real  # log db/dt
+    turn: Real  # 1/b − cot b
+    weight: Real
+
+    @classmethod
+    def at(cls, t: Real, weight: Real) -> _Rungs:
+        sinh, cosh = np.sinh(t), np.cosh(t)
+        b = 2.0 * np.arctan(sinh)
+        cot = (1.0 - sinh * sinh) / (2.0 * sinh)
+        return cls(
+            b, b * cot, np.log(b * cosh * cosh / (2.0 * sinh)), np.log(2.0 / cosh), 1.0 / b - cot, weight
+        )
+
+    def __getitem__(self, rows: Indices) -> _Rungs:
+        parts = (self.b, self.b_cot, self.stretch, self.fall, self.turn, self.weight)
+        return _Rungs(*(part[rows] for part in parts))
+
+
+@cache
+def _rungs(nodes: int) -> _Rungs:
+    """Gauss–Legendre nodes in √t from 0 to every rung; `nodes` = 0: the rungs themselves, as one row."""
+    if nodes == 0:
+        return _Rungs.at(_LADDER[None, :], np.ones((1, len(_LADDER))))
+    v, w = _half_gauss(nodes)
+    return _Rungs.at(_LADDER[:, None] * (v * v), _LADDER[:, None] * (2.0 * v * w))
+
+
+@dataclass(frozen=True, slots=True)
+class CutValues:
+    """At each r: Re log L (+ ω where centred) and log of the phase θ = −arg L, not a number beyond the end."""
+
+    real: Real
+    log_phase: Real
+    centred: Flags
+
+
+def largest_log_r(sigma: float) -> float:
+    """The end of the stretch of the cut on which `on_cut` works."""
+    return float(LARGEST_LOG_RHO + 2.0 * np.log(sigma) + 0.5 / sigma**2)
+
+
+def larger_root(c: Real) -> Real:
+    """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
+    d = np.maximum(c - 1.0, 0.0)
+    root = np.sqrt(d)
+    # near 1 a series in u = √(2d), elsewhere a form that is right to 0.025 % (Barry et al., Mathematics and Computers
+    # in Simulation 53, 2000); then Halley
+    u = np.sqrt(2.0) * root
+    near = 1.0 + u * (1.0 + u * (1.0 / 3.0 + u * (1.0 / 36.0 - u / 270.0)))
+    ratio = 0.16805 * u / (1.0 - 0.0042 * d * np.exp(-0.0201 * root))
+    a = np.where(d < 0.05, near, 1.0 + d + 5.950610532 * ratio / (1.0 + ratio))
+    for _ in range(2):
+        slope = 1.0 - 1.0 / a
+        f = a - np.log(a) - c
+        step = 2.0 * f * slope / (2.0 * slope * slope - f / (a * a))
+        a = np.where(d > 1e-10, np.maximum(a - step, 1.0), a)
+    return np.asarray(a, dtype=np.float64)
+
+
+def _falls(log_rho: Real, top: Real, sigma: float, rungs: _Rungs) -> tuple[Real, Real]:
+    """log of the integrand in t relative to its value at X₂, and a(b), at every ρ and node."""
+    a = larger_root(rungs.stretch - log_rho[:, None])
+    return sigma**2 * (a * rungs.b_cot - 0.5 * (a * a - rungs.b**2) - top[:, None]) + rungs.fall, a
+
+
+def _ends(log_rho: Real, sigma: float) -> Indices:
+    """The rung at which each descent has dropped for good.
+
+    It comes sooner the smaller ρ is, so it is looked for at a few ρ and taken from the larger of the two around.
+    """
+    some = np.linspace(float(log_rho.min()), float(log_rho.max()), min(len(log_rho), 12))
+    x2 = larger_root(-some)
+    gone = _falls(some, x2 - 0.5 * x2 * x2, sigma, _rungs(0))[0] < -_DECAY
+    rung = np.maximum.accumulate(gone.argmax(axis=1))
+    return rung[np.minimum(np.searchsorted(some, log_rho), len(some) - 1)]
+
+
+def _descent(log_rho: Real, sigma: float, nodes: int) -> tuple[Real, Real, Real]:
+    """(log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
+    x2 = larger_root(-log_rho)
+    top = x2 - 0.5 * x2 * x2
+    rungs = _rungs(nodes)[_ends(log_rho, sigma)]
+    fall, a = _falls(log_rho, top, sigma, rungs)
+    terms = np.exp(fall) * rungs.weight
+    scale = sigma**2 * top + np.log(sigma) - _LOG_ROOT_TAU
+    # da/db = (1/b − cot b)·a/(a − 1)
+    slope = rungs.turn * np.where(a > 1.0, a / (a - 1.0), 0.0)
+    return scale, terms.sum(axis=1), (terms * slope).sum(axis=1)
+
+
+def _form(kind: int, rate: Real, x: Real, s: float, shift: Real) -> Real:
+    """φ(x) times e^{rZ} less what the form takes off: a scale (0), 1 (1), or 1 + r(Z − 1) after centring (2)."""
+    log_z, log_phi = s * x - 0.5 * s * s, -0.5 * x * x - _LOG_ROOT_TAU
+    if kind == 2:
+        return np.asarray(second_remainder(-rate * np.expm1(log_z)) * np.exp(log_phi))
+    if kind == 1:
+        return np.asarray(np.expm1(rate * np.exp(log_z)) * np.exp(log_phi))
+    return np.asarray(np.exp(rate * np.exp(log_z) + log_phi - shift))
+
+
+def _to_nothing(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
+    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`, where it has dropped to nothing.
+
+    On Im x = ±a the integrand is at most e^{a²/2} times what it is with |Z| for Z on the axis, however large a is,
+    so the trapezoidal rule errs by min_a e^{a²/2 − 2πa/h} = e^{−2π²/h²} whatever s is.
+    """
+    step = _STEP / refine
+    x = step * np.arange(np.floor(-REACH / step), np.ceil(float(end.max()) / step) + 1.0)
+    f = _form(kind, r[:, None], x, s, shift[:, None])
+    # what lies beyond the end may be infinite
+    return np.asarray(step * np.where(x <= end[:, None], f, 0.0).sum(axis=1))
+
+
+def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
+    """The same up to an `end` at which the integrand does not vanish: Gauss–Legendre on panels of each r's own."""
+    x16, w16 = _half_gauss(16)
+    count = max(int(np.ceil((float(end.max()) + REACH) / min(2.0, 5.0 / s) * refine)), 1)
+    span = np.maximum(end + REACH, 0.0)
+    x = -REACH + span[:, None] * ((np.arange(count)[:, None] + x16) / count).ravel()
+    mean = np.vecdot(_form(kind, r[:, None], x, s, shift[:, None]), np.tile(w16 / count, count))
+    return np.asarray(span * mean)
+
+
+def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
+    """L(−r + i0) for log r up to `largest_log_r(sigma)`."""
+    s = 1.0 / sigma
+    log_rho = log_r - 2.0 * np.log(sigma) - 0.5 * s * s
+    r = np.exp(log_r)
+    x1 = _smaller_root(log_rho)
+    x2 = larger_root(-log_rho)
+    scale, minus_imaginary, real = _descent(
+        log_rho, sigma, round(_DESCENT * refine * (1.0 if sigma > 0.15 else 1.5))
+    )
+
+    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
+    centred = (r * spread < 1.5) if s < 2.5 else np.zeros(r.shape, dtype=bool)
+    near_one = np.zeros(r.shape, dtype=bool)
+    if s >= 2.5:
+        near_one = (r < 1.5) | (sigma**2 * np.abs(x1 - 0.5 * x1 * x1) < 0.7)
+    plain = ~(centred | near_one)
+    shift = np.where(plain, sigma**2 * (x1 - 0.5 * x1 * x1), 0.0)
+
+    # the real axis up to X₂, or as far as there is Gaussian mass
+    far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
+    far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
+    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of it
+    # e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1
+    early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
+    small = np.minimum(log_r, 0.5 * s * s) - 0.5 * (early / s) ** 2
+    least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, small, shift))
+    taken = np.where(centred, r, 0.0)
+
+    def height(x: Real) -> tuple[Real, Flags]:
+        growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, 700.0)) - taken
+        return growth, growth - 0.5 * x * x < least - _DECAY
+
+    farther = far + _FARTHER
+    growth, steep = height(farther)
+    steep |= ~plain & (growth < 1.0)
+    first = np.take_along_axis(farther, steep.argmax(axis=0)[None, :], axis=0)[0]
+    end = np.where(steep.any(axis=0), np.minimum(sigma * x2, first), sigma * x2)
+    gone = height(end)[1] | (end < sigma * x2)
+    form = np.where(centred, 2, np.where(near_one, 1, 0))
+    axis = np.empty_like(r)
+    for integral, some in ((_to_nothing, gone), (_to_saddle, ~gone)):
+        for kind in (0, 1, 2):
+            rows = some & (form == kind)
+            if rows.any():
+                axis[rows] = integral(kind, r[rows], s, end[rows], shift[rows], refine)
+
+    # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins if the axis reached X₂
+    reached = end >= sigma * x2
+    behind, ahead = ndtr(-end), ndtr(s - end)
+    closed = np.where(centred, -behind - r * (ahead - behind), np.where(near_one, -behind, 0.0))
+    lift = np.where(centred, -r, -shift)
+    with np.errstate(under="ignore", divide="ignore"):
+        factor = np.exp(scale + lift)
+        total = axis + np.where(reached, closed + factor * real, 0.0)
+        log_imaginary = scale + np.log(minus_imaginary) + lift
+        log_real_part = np.where(plain, np.log(np.where(plain, total, 1.0)), np.log1p(total))
+        ratio = np.exp(log_imaginary - log_real_part)
+    # log|L| = log Re L + ½ log(1 + tan²θ)
+    modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_phase = np.where(ratio < 1e-9, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
+    return CutValues(modulus, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, log_phase, np.nan), centred)

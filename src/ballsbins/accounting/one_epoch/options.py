@@ -1,0 +1,257 @@
+"""Calls and puts on a basket: for every strike the cheapest contour whose own error estimate is small enough.
+
+Contours serve a neighbourhood of the strike they were built for and are kept, so later questions are cheap. A call
+has three: nodes shared along the cut, parity with a put, and a lift off the cut; a put has one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.call import CutLattice, LiftContour
+from ballsbins.accounting.one_epoch.contours import PutContour
+from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
+from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call
+from ballsbins.accounting.one_epoch.transform import Flags, Indices, Real
+
+GOAL = 1e-10  # relative error at which no better contour is looked for
+DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
+_BEST_PUT = 1e-13  # no put is asked for with a smaller error
+_MOST_LOSS = 1e4  # digits that parity may lose to be tried first
+_HEAVY_TAIL = 0.5  # the noise multiplier below which the cut alone serves most strikes: it is tried first
+_MOST_CONTOURS = 200
+_SMALL = 1e-8  # an error that is accepted if it is due to rounding
+_MOST_HALVINGS = 3  # of the step of a lattice
+_LARGEST_LOG_K = 700.0
+# along the path of a put, and how far from its own strike it has all digits, in units of its width
+_BEYOND = 1.5  # times as far it may still do
+_STEPS = ((0.1, 0.8), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
+
+
+class Options:
+    """E[(S−K)₊] and E[(K−S)₊] with their errors."""
+
+    def __init__(self, basket: Basket) -> None:
+        """No contour is built before it is needed."""
+        self.basket = basket
+        self._lattices: list[CutLattice] = []
+        # those that cover all strikes of a range of log K, and whether as far as the integrand may rise again
+        self._broad: list[tuple[bool, float, float, CutLattice]] = []
+        self._puts: list[PutContour] = []
+        self._lifts: list[LiftContour] = []
+        # between which strikes a contour has had all digits, and whether of calls
+        self._served: dict[tuple[CutLattice | LiftContour | PutContour, bool], tuple[float, float]] = {}
+
+    @cached_property
+    def sketch(self) -> PutSketch:
+        """All puts, roughly."""
+        return PutSketch(self.basket)
+
+    def put(self, strikes: Strikes, goal: float | Real = GOAL) -> Estimate:
+        """log E[(K−S)₊] at every strike."""
+        best = Estimate.nothing(strikes)
+        self._ask_known(self._puts, strikes, best, goal)
+        lowest = float(strikes.k.min())
+        open_ = strikes.k > min(float(self.sketch.strikes(lowest)[0].k[-1]), 1.0)
+        for step, reach in _STEPS:
+            rows = np.flatnonzero(open_ & (best.error > goal))
+            if len(rows) == 0:
+                break
+            groups = self._groups(strikes, rows, reach)
+            if step == _STEPS[0][0] and 2 * len(self._groups(strikes, rows, _STEPS[1][1])) <= len(groups):
+                continue  # a finer path serves farther
+            centres = strikes[np.array([members[len(members) // 2] for members in groups])]
+            guess = self.sketch.saddles(centres.k)[0]
+            contours = PutContour.through(self.basket, centres, step, guess, _BEYOND * reach)
+            self._puts += contours
+            for contour, members in zip(contours, groups, strict=True):
+                self._follow(contour, strikes, members, best, open_)
+        return best
+
+    def _ask_known(
+        self,
+        contours: Sequence[CutLattice | LiftContour | PutContour],
+        strikes: Strikes,
+        best: Estimate,
+        goal: float | Real,
+        *,
+        call: bool = False,
+    ) -> None:
+        """Ask contours that are there: first for strikes between those that they have served, then for all near."""
+        for first in (True, False):
+            for contour in reversed(contours):
+                low, high = self._served.get((contour, call), (np.inf, -np.inf))
+                inside = (strikes.k >= low) & (strikes.k <= high)
+                rows = np.flatnonzero(
+                    (best.error > goal) & (inside if first else ~inside & contour.near(strikes))
+                )
+                if len(rows) == 0:
+                    continue
+                found = contour(strikes[rows])
+                if call and isinstance(contour, PutContour):
+                    found = _by_parity(strikes[rows], found)
+                _improve(best, found, rows)
+                good = strikes.k[rows[found.error <= np.broadcast_to(goal, strikes.k.shape)[rows]]]
+                if len(good) > 0:
+                    self._served[contour, call] = min(low, good.min()), max(high, good.max())
+
+    def _groups(self, strikes: Strikes, rows: Indices, reach: float) -> list[Indices]:
+        """Neighbours that one path may serve: all within `reach` of its strike, in units of its width."""
+        rows = rows[np.argsort(strikes.k[rows])]
+        k = strikes.k[rows]
+        saddle, curvature = self.sketch.saddles(k)
+        end = k + 2.0 * reach * np.sqrt(np.maximum(curvature, 0.5)) / (self.basket.size * saddle)
+        groups, first = [], 0
+        while first < len(rows):
+            last = max(int(np.searchsorted(k, end[first], side="right")), first + 1)
+            groups.append(rows[first:last])
+            first = last
+        return groups
+
+    @staticmethod
+    def _follow(
+        contour: PutContour, strikes: Strikes, members: Indices, best: Estimate, open_: Flags
+    ) -> None:
+        """Take over what a new path knows of some strikes, and close those that no finer one would serve better."""
+        found = contour(strikes[members])
+        _improve(best, found, members)
+        centre = len(members) // 2
+        if _rounded(found, centre):
+            open_[members] &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[centre])
+        # δ = put/K, and what is deeper than deep need not be known
+        deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < 0.5)
+        if deep.any():
+            open_ &= strikes.k > strikes.k[members[deep]].max()
+
+    def call(self, strikes: Strikes) -> Estimate:
+        """log E[(S−K)₊] at every strike."""
+        if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
+            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
+        best = Estimate.nothing(strikes)
+        self._ask_known([*self._puts, *self._lifts, *self._lattices], strikes, best, GOAL, call=True)
+        rows = np.flatnonzero(best.error > GOAL)
+        if len(rows) > 0:
+            _improve(best, self._build_for(strikes[rows]), rows)
+        return best
+
+    def _build_for(self, strikes: Strikes) -> Estimate:
+        """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
+        best = Estimate.nothing(strikes)
+        loss = 1.0 + np.exp(
+            np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1), 300.0)
+        )
+        if self.basket.smallest_sigma < _HEAVY_TAIL:
+            self._on_lattice(strikes, best, rising=False)
+        self._parity(strikes, best, loss, loss < _MOST_LOSS)
+        for rising in (False, True):
+            rows = np.flatnonzero(best.error > GOAL)
+            if len(rows) == 0:
+                return best
+            on_cut = Estimate.nothing(strikes[rows])
+            leave, lattice = self._on_lattice(strikes[rows], on_cut, rising=rising)
+            _improve(best, on_cut, rows)
+        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < 1e6))
+        where = dict(zip(rows.tolist(), leave.tolist(), strict=True))
+        open_ = np.ones(strikes.k.shape, dtype=bool)
+        for _ in range(_MOST_CONTOURS):
+            worst = _next(best.error, open_)
+            if worst is None:
+                break
+            for shift in (0.0, -0.7, 0.7, 0.2):
+                rounded = self._lift(strikes, worst, best, where[worst] + shift, lattice, open_)
+                if rounded or best.error[worst] <= 10.0 * GOAL:
+                    break
+                if best.log[worst] < DEEP and best.error[worst] < 0.5:
+                    break
+            open_[worst] = False
+            deep = (best.log < DEEP) & (best.error < 0.5)
+            if deep.any():
+                open_ &= strikes.k < strikes.k[deep].min()
+        return best
+
+    def _parity(self, strikes: Strikes, best: Estimate, loss: Real, tried: Flags) -> None:
+        """call = put − (K − 1), as good as the digits that are left."""
+        rows = np.flatnonzero(tried & (best.error > GOAL))
+        if len(rows) > 0:
+            goal = np.maximum(0.5 * GOAL / loss[rows], _BEST_PUT)
+            _improve(best, _by_parity(strikes[rows], self.put(strikes[rows], goal)), rows)
+
+    def _lift(
+        self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice, open_: Flags
+    ) -> bool:
+        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help.
+
+        Returns whether nothing but rounding is left of a small error: then no other path would be better, and for
+        strikes for which this one is about as good none has to be looked for.
+        """
+        for fineness in (1.0, 2.0, 4.0):
+            contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
+            self._lifts.append(contour)
+            found = contour(strikes)
+            _improve(best, found)
+            if _rounded(found, worst) and found.error[worst] < _SMALL:
+                open_ &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[worst])
+                return True
+            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
+                break
+        return False
+
+    def _on_lattice(self, strikes: Strikes, best: Estimate, *, rising: bool) -> tuple[Real, CutLattice]:
+        """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
+        log_k = np.log1p(strikes.k_minus_1)
+        least, most = float(log_k.min()), float(log_k.max())
+        covering = (
+            kept[3] for kept in self._broad if kept[0] == rising and kept[1] <= least and most <= kept[2]
+        )
+        lattice = next(covering, None)
+        if lattice is None:
+            low, high = 0.85 * least, min(1.2 * most, _LARGEST_LOG_K)
+            ends = Strikes.from_log(np.array([low, high]))
+            lattice = CutLattice.covering(self.basket, ends, rising=rising)
+            self._broad.append((rising, low, high, lattice))
+            self._lattices.append(lattice)
+        found, open_, leave = lattice.explore(strikes)
+        _improve(best, found)
+        finest = lattice
+        for _ in range(_MOST_HALVINGS):
+            rows = np.flatnonzero(open_ & (best.error > GOAL) & (best.rough > 0.3 * best.error))
+            if len(rows) == 0:
+                break
+            finest = finest.finer()
+            self._lattices.append(finest)
+            _improve(best, finest(strikes[rows]), rows)
+        return leave, lattice
+
+
+def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
+    """call = put − (K − 1), as good as the digits that are left."""
+    size = np.exp(put.log)
+    value = size - strikes.k_minus_1
+    good = value > 1e-6 * size
+    loss = size / value
+    log = np.log(np.where(good, value, 1.0))
+    return Estimate(log, (put.error + 4e-16) * loss, put.rough * loss).where(good)
+
+
+def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
+    """Take over what is better; `new` is for the given rows only."""
+    where = np.arange(len(best.error)) if rows is None else rows
+    wins = new.error < best.error[where]
+    taken = where[wins]
+    best.log[taken], best.error[taken], best.rough[taken] = new.log[wins], new.error[wins], new.rough[wins]
+
+
+def _next(error: Real, open_: Flags, goal: float | Real = GOAL) -> int | None:
+    """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
+    rows = np.flatnonzero(open_ & (error > goal))
+    return None if len(rows) == 0 else int(rows[len(rows) // 2])
+
+
+def _rounded(found: Estimate, row: int) -> bool:
+    """Whether rounding is most of the error, so that more nodes would not help."""
+    return bool(math.isfinite(found.error[row]) and found.rough[row] < 0.3 * found.error[row])

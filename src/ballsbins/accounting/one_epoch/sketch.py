@@ -1,0 +1,163 @@
+"""Where the answer will be: closed forms for the call, one table on the real axis for the put. Cheap, and not bounds.
+
+A contour costs a millisecond and serves a neighbourhood, so it pays to know that neighbourhood first. The one bound
+in here is Chernoff's (`PutSketch.log_bound`), which often proves that the direction "add" cannot decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import erfcx, ndtr
+
+from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.contours import LARGEST_LOG_SADDLE
+from ballsbins.accounting.one_epoch.quadrature import Strikes, drift_of
+from ballsbins.accounting.one_epoch.transform import Real
+
+_LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
+_ROOT_HALF, _ROOT_HALF_PI = np.sqrt(0.5), np.sqrt(0.5 * np.pi)
+_ORDERS = np.arange(4.0)[:, None]  # of moments
+_FINE, _GROWTH = 0.5, 1.15  # steps of the table in log c, and their growth beyond the first ones
+_SAFETY = 1e-9  # more than the relative error of the transform on the real axis
+
+
+def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real) -> Real:
+    """log E[(S−K)₊] for K > 1, roughly: one large Z, or else a shifted log-normal with the right three moments.
+
+    The moments are those of Z up to half the jump that would exceed K alone (at least √T, the size of what many Z
+    make up together); larger ones are what the first part is about. Where one of the two dominates, the relative
+    error is 10⁻² to 10⁻⁸; in between it may be a factor of 2. `kinds` are those of a basket; their noise may be an
+    array, too.
+    """
+    t = float(sum(count for count, _ in kinds))
+    jump, moments = np.full(k_minus_1.shape, -np.inf), np.zeros((4, *k_minus_1.shape))
+    for count, sigma in kinds:
+        s = 1.0 / sigma
+        alone = _log_black_scholes(np.log1p(t * k_minus_1), s)
+        jump = np.logaddexp(jump, np.log(count / t) + alone) if len(kinds) > 1 else alone
+        end = (np.log1p(np.maximum(0.5 * t * k_minus_1, np.sqrt(t))) + 0.5 * s * s) / s
+        grown = np.exp(np.minimum(_ORDERS * (_ORDERS - 1.0) * (0.5 * s * s), 600.0))
+        moments += (count / t) * grown * ndtr(end - _ORDERS * s)
+    m0, m1, m2, m3 = moments
+    variance = np.maximum(m2 - 2.0 * m1 + m0, 1e-300)
+    skewness = np.maximum((m3 - 3.0 * m2 + 3.0 * m1 - m0) / (variance * np.sqrt(variance * t)), 1e-5)
+    # of a log-normal of mean 1 and variance y² the skewness is y³ + 3y
+    y = 2.0 * np.sinh(np.arcsinh(0.5 * skewness) / 3.0)
+    scale = np.sqrt(variance / t) / y
+    body = np.log(scale) + _log_black_scholes(np.log1p(k_minus_1 / scale), np.sqrt(np.log1p(y * y)))
+    # with next to no noise there are no moments, and no body
+    return np.asarray(np.logaddexp(jump, np.where(np.isnan(body), -np.inf, body)), dtype=np.float64)
+
+
+def rough_noise(steps: int, epsilon: float, log_delta: float, low: float, high: float) -> float:
+    """About the σ from `low` to `high` at which one epoch of that many steps has δ(ε) = e^{log_delta}."""
+    with np.errstate(all="ignore"):
+        for count in (24, 16):
+            sigma = np.exp(np.linspace(np.log(low), np.log(high), count))
+            log = log_call([(steps, sigma)], np.full(count, np.expm1(epsilon)))
+            at = int(np.clip(np.searchsorted(-np.minimum.accumulate(log), -log_delta), 1, count - 1))
+            low, high = float(sigma[at - 1]), float(sigma[at])
+            share = (log_delta - log[at - 1]) / (log[at] - log[at - 1])
+    return low * (high / low) ** float(np.clip(share, 0.0, 1.0)) if np.isfinite(share) else low
+
+
+def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
+    """log E[(Z−K)₊] of a log-normal Z with mean 1 and deviation s in logarithms, K ≥ 1, to two digits or more.
+
+    With Mills' ratio R it is log φ(x) + log(R(x) − R(x+s)), x = log K/s − s/2; the difference is −s·R′ if s is small.
+    """
+    x = np.maximum(log_k / s - 0.5 * s, -30.0)
+    ratio = _ROOT_HALF_PI * erfcx(x * _ROOT_HALF)
+    middle = x + 0.5 * s
+    slope = np.where(
+        middle < 1e3, 1.0 - middle * _ROOT_HALF_PI * erfcx(middle * _ROOT_HALF), 1.0 / (middle**2 + 3.0)
+    )
+    far = _ROOT_HALF_PI * erfcx((x + s) * _ROOT_HALF)
+    gap = np.where(s * (1.0 + np.abs(x)) < 0.3, s * slope, ratio - far)
+    return np.asarray(np.log(gap) - 0.5 * x * x - _LOG_ROOT_TAU, dtype=np.float64)
+
+
+def cubic(at: Real, x: Real, y: Real) -> Real:
+    """Values at some points between increasing x: the cubic through the four around, within their range."""
+    first = np.clip(np.searchsorted(x, at) - 2, 0, x.size - 4)
+    window = first[:, None] + np.arange(4)
+    away, values = x[window] - at[:, None], y[window]
+    gap = away[:, :, None] - away[:, None, :] + np.eye(4)
+    weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -away[:, None, :]) / gap, axis=2)
+    found = (weight * values).sum(axis=1)
+    return np.asarray(np.clip(found, values.min(axis=1), values.max(axis=1)), dtype=np.float64)
+
+
+class PutSketch:
+    """A table of put(K) in the parameter c > 0, the saddle of the integrand: nothing has to be solved for.
+
+    K(c) = E_c[S] + 2/(Tc) under the density tilted by e^{−cTS}, and there, with the variance of cTS so tilted,
+
+        log put ≈ TcK + Σ log L(c) − log(cT) − ½ log(2π(variance + 2)).
+
+    The table grows towards small K as far as it is asked for.
+    """
+
+    def __init__(self, basket: Basket) -> None:
+        """Tabulate the puts that are not very deep."""
+        self._basket, self._t = basket, float(basket.size)
+        steps = np.concatenate([np.full(47, _FINE), _FINE * _GROWTH ** np.arange(1.0, 39.0)])
+        log_c = np.log(0.5 / self._t) + np.concatenate([[0.0], np.cumsum(steps)])
+        log_c = np.append(log_c[log_c < LARGEST_LOG_SADDLE - 0.1], LARGEST_LOG_SADDLE)
+        self._ahead = [part for part in np.split(log_c, [24, 36, 48, 60, 70]) if part.size]
+        self._fill(np.empty((7, 0)))
+
+    def _fill(self, known: Real) -> None:
+        log_c = self._ahead.pop(0)
+        c = np.exp(log_c)
+        transform, plain, mean, gap, variance = self._basket.on_axis(c)
+        # TcK + Σ log L with K from above: of the two ways to write it, the one that does not cancel
+        exponent = np.where(plain == self._t, mean + transform, transform - gap) + 2.0
+        log_put = exponent - np.log(self._t) - log_c - _LOG_ROOT_TAU - 0.5 * np.log(variance + 2.0)
+        scaled = self._t * c
+        rows = np.stack(
+            [log_c, transform, plain, (mean + 2.0) / scaled, (2.0 - gap) / scaled, variance, log_put]
+        )
+        self._table = np.hstack([known, rows])
+
+    def strikes(self, least_k: float, least_log: float = -np.inf) -> tuple[Strikes, Real]:
+        """The strikes of the table, in decreasing order, and log put there, down to `least_k` or `least_log`."""
+        while self._ahead and self._table[3, -1] >= least_k and self._table[6, -1] > least_log:
+            self._fill(self._table)
+        return Strikes(self._table[3], self._table[4]), self._table[6]
+
+    def saddles(self, k: Real) -> tuple[Real, Real]:
+        """About the c that belongs to every K, and the curvature there, in log c; the last ones beyond the table."""
+        known = self.strikes(float(k.min()))[0].k
+        log_c, variance = (np.interp(-np.log(k), -np.log(known), self._table[row]) for row in (0, 5))
+        return np.exp(log_c), variance + 2.0
+
+    def log_put(self, k: Real) -> Real:
+        """About log put(K): between the strikes of the table a cubic, beyond its last one a straight line."""
+        strikes, log = self.strikes(float(k.min()))
+        rows = np.isfinite(log) & (strikes.k > 0.0)
+        position, log, at = -np.log(strikes.k[rows]), log[rows], -np.log(k)
+        slope = (log[-1] - log[-2]) / (position[-1] - position[-2])
+        return np.where(at > position[-1], log[-1] + slope * (at - position[-1]), cubic(at, position, log))
+
+    def log_bound(self, strikes: Strikes) -> Real:
+        """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0.
+
+        The table is not extended for bounds that are below e^−1000 already.
+        """
+        while True:
+            log_c, transform, plain = self._table[:3]
+            scaled = self._t * np.exp(log_c)
+            drift = drift_of(self._basket.size, strikes, plain, scaled)
+            size = 1.0 + np.abs(drift) + np.abs(transform)
+            bounds = drift + transform - 1.0 - np.log(scaled) + _SAFETY * size
+            best = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1)
+            if (
+                not self._ahead
+                or (best - np.log(strikes.k)).max() < -1000.0
+                or self._table[3, -1] < strikes.k.min()
+            ):
+                return np.asarray(best, dtype=np.float64)
+            self._fill(self._table)

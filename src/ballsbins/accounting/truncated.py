@@ -1,0 +1,235 @@
+"""Batches truncated to at most B examples: what it costs, and the least B for a share of δ.
+
+**Upper bound.** A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B,
+nothing changes, so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
+
+    δ_truncated(ε) ≤ g(ε) = δ(ε) + (1 + e^ε)·p,     p = batches·Pr[Bin(n, 1/T) > B] ,
+
+with as many batches as are drawn (fixed bins are drawn once). g is convex in e^ε, so it falls up to some ε* and rises
+then, whereas δ_truncated only falls: the bound is g(ε) up to ε*, and g(ε*) beyond. It is not the curve of a pair:
+composition goes first, truncation last.
+
+**Lower bound.** Truncation may also protect, since it drops examples at random. If all gradients but that of one
+example are 0, only steps that drop this example are changed. So Q stays as it was, and P is changed only where the
+example is dropped, with a probability of at most d. So |P_truncated(E) − P(E)| ≤ d for every event E, and
+
+    remove: δ_truncated(ε) ≥ δ(ε) − d,      add: δ_truncated(ε) ≥ δ(ε) − e^ε·d,      both: ≥ 1 − e^ε ,
+    d = batches/T·Pr[Bin(n − 1, 1/T) ≥ B]   (in a batch with probability 1/T, and then with B or more others).
+
+δ falls in ε and what is taken away does not, so the lower bound falls, too.
+
+**Tail.** With k = B + 1 > nq,
+
+    Pr[Bin ≥ k] = b(k)·(1 + r₁ + r₁r₂ + …),   r_j = (n−k−j+1)/(k+j)·q/(1−q) < 1 decreasing,
+
+cut off with its geometric bound, and b(k) by Loader's saddlepoint form
+
+    log b(k) = s(n) − s(k) − s(n−k) − D(k, nq) − D(n−k, n(1−q)) + ½ log(n/(2πk(n−k))),
+    D(x, m) = x log(x/m) + m − x,   s(n) = log n! − (n+½) log n + n − ½ log 2π ,
+
+which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹ and by some
+roundings of k − nq, more than its error.
+
+The sum has some √(nq) terms. Where that is too many, log r_j falls by at least d = 1/(n−k) + 1/(k+J) a step up to
+j = J, so r₁…r_j ≤ g(j) = exp(−aj − d·j(j−1)/2) with a = −log r₁, and the sum is at most
+
+    1 + ∫₀^∞ g(x) dx + g(J)/(1 − r₁),      ∫₀^∞ g = R(a/√d − √d/2)/√d,  R Mills' ratio:
+
+too much by a relative 10/√k or so. (g rises at first if a < d/2, by less than a relative d.)
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import gammaln
+
+from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval, U
+from ballsbins.accounting.gaussian import mills_ratio
+from ballsbins.accounting.tradeoff import best_threshold
+
+_SAFETY = 1e-9
+_MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded
+_LAST = 699.9  # and 0.1 more is the largest ε of a question
+
+
+def log_binomial_tail(n: int, q: float, B: int) -> float:
+    """An upper bound on log Pr[Bin(n, q) > B], 0 if B is below the mean.
+
+    Above the mean it is tight to 10⁻⁹, or to 10⁻³ where the variance is above 10¹⁰.
+    """
+    if n <= B or q <= 0:
+        return -math.inf
+    k = B + 1
+    if q >= 1 or k <= n * q or k <= 0:
+        return 0.0
+    if k == n:
+        return n * math.log(q) * (1 - 1e-15) + _SAFETY
+    log_b = (
+        _stirling_error(n) - _stirling_error(k) - _stirling_error(n - k)
+        - _deviance(k, n * q) - _deviance(n - k, n * (1 - q))
+        + 0.5 * math.log(n / (2 * math.pi * k) / (n - k))
+    )  # fmt: skip
+    odds = q / (1 - q)
+    total = _sum(n, k, odds) if n * q * (1 - q) < _MANY else _sum_bound(n, k, odds)
+    return min(0.0, log_b + math.log(total) + _SAFETY + 8 * U * (k - n * q))
+
+
+def _sum(n: int, k: int, odds: float) -> float:
+    """1 + r₁ + r₁r₂ + …, term by term."""
+    total, product, j = 1.0, 1.0, 1
+    while True:
+        block = np.arange(j, min(j + 4096, n - k + 1), dtype=np.float64)
+        if not block.size:
+            return total
+        products = product * np.cumprod((n - k - block + 1) / (k + block) * odds)
+        total += float(products.sum())
+        product, j = float(products[-1]), j + block.size
+        ratio = (n - k - j + 1) / (k + j) * odds
+        if product * ratio <= 1e-12 * total * (1 - ratio):
+            return total + product * ratio / (1 - ratio)
+
+
+def _sum_bound(n: int, k: int, odds: float) -> float:
+    """An upper bound on the same in closed form."""
+    first = (n - k) / (k + 1) * odds
+    far = min(math.ceil(12 * math.sqrt(k)), n - k)
+    a, d = -math.log(first), 1 / (n - k) + 1 / (k + far)
+    integral = float(mills_ratio(np.array(a / math.sqrt(d) - 0.5 * math.sqrt(d)))) / math.sqrt(d)
+    rest = math.exp(-a * far - 0.5 * d * far * (far - 1)) / (1 - first)
+    return (1 + d) * (1 + integral + rest)
+
+
+def _stirling_error(n: int) -> float:
+    if n < 16:
+        return float(gammaln(n + 1)) - (n + 0.5) * math.log(n) + n - 0.5 * math.log(2 * math.pi)
+    n2 = float(n) * n
+    return (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / (1188 * n2)) / n2) / n2) / n2) / n
+
+
+def _deviance(x: float, m: float) -> float:
+    """X log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
+    if abs(x - m) > 0.1 * (x + m):
+        return x * math.log(x / m) + m - x
+    v = (x - m) / (x + m)
+    total, power, j = (x - m) * v, 2 * x * v, 1
+    while True:
+        power *= v * v
+        step = power / (2 * j + 1)
+        if total + step == total:
+            return total
+        total, j = total + step, j + 1
+
+
+def log_overflow_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
+    """Log p, at most 0: an upper bound on the probability that any of `batches` batches has more than B."""
+    return min(0.0, math.log(batches) + log_binomial_tail(num_examples, 1 / steps, max_batch_size))
+
+
+def log_drop_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
+    """Log d, at most 0: an upper bound on the probability that any of `batches` batches drops a given example."""
+    tail = log_binomial_tail(num_examples - 1, 1 / steps, max_batch_size - 1)
+    every = log_overflow_probability(num_examples, steps, max_batch_size, batches)
+    return min(every, math.log(batches) - math.log(steps) + tail + _SAFETY)
+
+
+def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: float) -> int:
+    """The least B with p ≤ e^{log_p}."""
+    low, high = 0, num_examples  # p(high) = 0
+    while low < high:
+        middle = (low + high) // 2
+        if log_overflow_probability(num_examples, steps, middle, batches) <= log_p:
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+class Truncated(Curve):
+    """A curve with what truncation may add on its upper side and take from its lower side; both fall in ε."""
+
+    def __init__(self, curve: Curve, log_p: float, log_drop: float) -> None:
+        """`log_p` as of `log_overflow_probability`, `log_drop` as of `log_drop_probability`."""
+        self.curve, self.log_p, self.log_drop = curve, log_p, log_drop
+        self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
+        self.pointwise, self.fallback = curve.pointwise, curve.fallback
+        self._turns: dict[Direction, float] = {}
+
+    @property
+    def scale(self) -> float:
+        """That of the curve."""
+        return self.curve.scale
+
+    @property
+    def untruncated(self) -> Curve:
+        """The curve without truncation."""
+        return self.curve
+
+    def sketch(self, epsilon: Array, direction: Direction) -> Array | None:
+        """That of the curve: truncation changes little."""
+        return self.curve.sketch(epsilon, direction)
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """As `log_delta`."""
+        return self.with_penalty(epsilon, direction)[0]
+
+    def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε) of the truncated batches."""
+        return self.with_penalty(epsilon, direction)[0]
+
+    def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
+        """The same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        plain = self.curve.log_delta(epsilon, direction)
+        if self.log_p == -math.inf or not epsilon.size:
+            return plain, np.zeros(epsilon.shape)
+        value, upper = self._penalised(epsilon, plain)
+        turn = self._turn(float(epsilon.max()), direction)
+        if turn < math.inf:
+            at = np.array([turn])
+            value_there, upper_there = self._penalised(at, self.curve.log_delta(at, direction))
+            late = epsilon > turn
+            value = np.where(late, value_there, value)
+            upper = np.where(late, upper_there, np.maximum(upper, upper_there))
+        lower = np.minimum(self._lower(epsilon, plain.lower, direction), upper)
+        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + 32 * U * (1 + np.abs(upper))
+        penalty = np.exp(np.minimum(self._log_penalty(epsilon), upper + np.log(added)))
+        return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
+
+    def penalty_share(self, epsilon: Array, log_delta: Array) -> Array:
+        """(1 + e^ε)·p, the part of δ that truncation takes at an ε found for it; all of δ where no ε was."""
+        if self.log_p == -math.inf:
+            return np.zeros(epsilon.shape)
+        return np.exp(np.minimum(self._log_penalty(epsilon), log_delta))
+
+    def _penalised(self, epsilon: Array, plain: Interval) -> tuple[Array, Array]:
+        penalty = self._log_penalty(epsilon)
+        value, upper = (np.minimum(np.logaddexp(row, penalty), 0.0) for row in (plain.value, plain.upper))
+        return value, upper
+
+    def _log_penalty(self, epsilon: Array) -> Array:
+        return self.log_p + np.logaddexp(0.0, epsilon)
+
+    def _turn(self, most: float, direction: Direction) -> float:
+        """The ε* at which δ(ε) + (1 + e^ε)p is least; ∞ if it need not be known because it is beyond `most`.
+
+        A Monte Carlo curve whose confidence is that of one answer is asked for no other ε, and has the sum itself.
+        """
+        if self.pointwise or self.log_p >= 0.0:  # with p = 1 the bound is 1
+            return math.inf
+        if direction not in self._turns:
+            near = min(most, _LAST) + np.array([0.0, 0.1])
+            here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
+            if beyond <= here:
+                return math.inf
+            self._turns[direction] = best_threshold(self.curve, direction, math.exp(max(self.log_p, -740.0)))
+        return self._turns[direction]
+
+    def _lower(self, epsilon: Array, plain: Array, direction: Direction) -> Array:
+        cost = self.log_drop + (0.0 if direction == REMOVE else epsilon)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = cost - plain + 16 * U * (1 + np.abs(cost) + np.abs(plain))
+            kept = np.where(share < 0.0, plain + np.log(-np.expm1(np.minimum(share, 0.0))), -np.inf)
+            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - 8 * U, -np.inf)  # δ ≥ 1 − e^ε
+        return np.maximum(kept, floor)
