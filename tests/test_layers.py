@@ -38,11 +38,7 @@ ROOMS = {
 # What people import: it may take from everywhere, and nothing may take from it.
 FACADE = "__init__"
 # Files that take from a room above: the central object hands a question on, `Mechanism.statement`.
-EXCEPTIONS = {
-    ("mechanism.py", "report"),
-    ("accounting/monte_carlo/method.py", "mechanism"),  # MonteCarlo reads its numbers off a Mechanism
-    ("accounting/monte_carlo/method.py", "samplers"),
-}
+EXCEPTIONS = {("mechanism.py", "report")}
 
 
 class Import(NamedTuple):
