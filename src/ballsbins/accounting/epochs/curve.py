@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.lines import Lines, NoLine
 from ballsbins.accounting.epochs.moments import Moments
@@ -86,7 +86,12 @@ class ProductCurve(Curve):
     def log_upper(self, epsilon: Array, direction: Direction) -> Array:
         """A bound on log δ(ε), ε ≥ 0, that costs little and is good enough to tell that δ is negligible."""
         product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
-        bounds = np.array([product.log_bound(sign * float(e)) for e in epsilon])
+        bounds = np.array(
+            [
+                -np.inf if self._impossible(float(e), direction) else product.log_bound(sign * float(e))
+                for e in epsilon
+            ]
+        )
         return np.asarray(bounds if direction == REMOVE else bounds + epsilon)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
@@ -98,6 +103,16 @@ class ProductCurve(Curve):
 
     def _increasing(self, epsilon: Array, direction: Direction) -> Array:
         """Lower, value, upper at increasing ε ≥ 0."""
+        rows = np.full((3, epsilon.size), -np.inf)
+        possible = np.array([not self._impossible(float(e), direction) for e in epsilon])
+        rows[:, possible] = self._possible(epsilon[possible], direction)
+        return rows
+
+    def _impossible(self, epsilon: float, direction: Direction) -> bool:
+        """Whether δ(ε) = 0 because no loss is that large."""
+        return direction == ADD and -epsilon < self._product(direction).least
+
+    def _possible(self, epsilon: Array, direction: Direction) -> Array:
         rows = self.exactly(epsilon, direction)
         with np.errstate(invalid="ignore"):
             poor = np.flatnonzero(~(rows[2] - rows[1] <= _ENOUGH))

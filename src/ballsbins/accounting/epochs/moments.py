@@ -196,6 +196,7 @@ class Moments:
     loss: Array
     log_v: Array
     bounded: bool  # whether there is a least loss, and it is within what was looked at
+    least: float  # no loss is below that; −∞ if that is not known
     spread: float  # about the standard deviation of the loss, rare large ones left aside
     _spacing: float  # of the lattice that did for the line before
 
@@ -238,7 +239,8 @@ class Moments:
         size, rise = np.exp(exponent), np.diff(exponent)
         mean = np.diff(size) / np.where(np.abs(rise) < 1e-6, 1.0, rise)
         mean = np.where(np.abs(rise) < 1e-6, size[:, :-1], mean)
-        return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * math.exp(top))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * np.exp(top))
 
     def log_value(self, k: Array) -> Array:
         """Log v at k > 0, roughly."""
@@ -309,10 +311,11 @@ class CurveMoments(Moments):
         epsilon = self._survey.epsilon
         left = (self._survey.log_delta[ADD] - epsilon)[:0:-1]
         log_v = np.concatenate([left, self._survey.log_delta[REMOVE]])
-        some = np.isfinite(log_v)
+        loss, some = np.concatenate([-epsilon[:0:-1], epsilon]), np.isfinite(log_v)
         self.bounded = not some[0]
-        self.loss = np.concatenate([-epsilon[:0:-1], epsilon])[some]
-        self.log_v = log_v[some]
+        self._end = float(loss[max(int(np.argmax(some)) - 1, 0)])
+        self.least = self._end if self.bounded else -math.inf
+        self.loss, self.log_v = loss[some], log_v[some]
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
@@ -351,7 +354,8 @@ class CurveMoments(Moments):
     def _on_lattice(self, h: float, tilted: Array) -> tuple[int, Array, Array]:
         """Log v and its error on the lattice of spacing h, where `tilted` says that it matters."""
         some = np.flatnonzero(tilted > tilted.max() - DEEP)
-        low, high = self.loss[max(some[0] - 1, 0)], self.loss[min(some[-1] + 1, tilted.size - 1)]
+        low = self.loss[some[0] - 1] if some[0] > 0 else self._end
+        high = self.loss[min(some[-1] + 1, tilted.size - 1)]
         first, last = math.floor(low / h), math.ceil(high / h)
         if last - first > _MOST_POINTS:
             raise TooFine

@@ -56,6 +56,7 @@ class StepMoments(Moments):
         self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
         self._spacing = _SPACING
+        self.least = math.log1p(-self._q)
         self._floor = -60.0
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
         self._take()

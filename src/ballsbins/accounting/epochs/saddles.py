@@ -62,6 +62,11 @@ class Product:
         """The standard deviation of the summed loss, jumps left aside."""
         return math.sqrt(sum(count * moments.spread**2 for moments, count in self.factors))
 
+    @property
+    def least(self) -> float:
+        """No summed loss is below that, or by a rounding at most; −∞ if that is not known."""
+        return (1.0 + 1e-12) * sum(count * moments.least for moments, count in self.factors)
+
     @cached_property
     def _away(self) -> Array:
         """Distances of candidates for c from 1 (right) or 0 (left)."""
@@ -286,7 +291,7 @@ class Product:
                 size = np.log(np.abs(moments.rough_along(term.c, y, split)))
                 log += count * size
                 known &= size > size[0] - 1.0
-        gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
+            gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
         end = float(ends[int(np.argmax(gone | ~known[1:]))])
         if term.jumps > 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
             end = min(end, max(float(ends[0]), 14.0 / split.width))
