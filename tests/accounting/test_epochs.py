@@ -181,3 +181,48 @@ def test_the_line_says_what_a_shorter_period_costs():
         product._period = lambda *a, shorter=shorter: period(product, *a) / shorter
         log, error = product.sheet(5.0, 0.5).log_value(np.array([5.0]))
         assert not np.isfinite(error[0]) or abs(log[0] - truth) <= error[0] + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "delta", "low", "high"),
+    [
+        # brackets of the second method
+        (Mechanism(BallsAndBins(300), 0.9, 2, 4), 1e-6, 0.6185528, 0.6185716),
+        (Mechanism(Poisson(15), 0.409), 1.2e-7, 23.302996, 23.303999),
+        (Mechanism(BallsAndBins(10**5), 0.4, 2, 10), 1e-6, 2.9895104, 2.9896141),
+    ],
+)
+def test_few_steps_are_exact_too(mechanism, delta, low, high):
+    """Losses that end with v still large on the left, and lines that go on for thousands of widths."""
+    found = mechanism.epsilon(delta)
+    assert found.kind == "exact"
+    assert low < found.lower <= found.upper < high
+    assert found.upper - found.lower < 1e-6
+
+
+def test_beyond_the_largest_loss_nothing_is_left():
+    """A Poisson step multiplies the likelihood of absence by no more than 1/(1 − q)."""
+    most = -1000 * math.log1p(-1e-3)
+    epsilon = np.array([most - 0.5, most * (1.0 + 1e-9), most + 3.0, 60.0])
+    for sigma in (0.2, 1.0):
+        found = Mechanism(Poisson(1000), sigma).curve.log_delta(epsilon, ADD)
+        assert np.isneginf(found.upper).tolist() == [False, True, True, True]
+
+
+def test_a_rough_survey_is_as_good_as_a_sharp_one():
+    """What was looked at roughly decides where lines are laid, and nothing else."""
+    for sigma, steps, count in ((1.0, 1000, 10), (0.5, 10_000, 40), (3.0, 100, 300)):
+        curve = ExactCurve(((steps, sigma),))
+        rough, sharp = (
+            ProductCurve(
+                lambda sketch, look=look: [(CurveMoments(curve, look), count)],
+                ComposedCurve([(curve, count)]),
+            )
+            for look in (curve.sketch, None)
+        )
+        epsilon = rough.scale * np.array([0.1, 1.0, 2.0])
+        for direction in (REMOVE, ADD):
+            found, truth = (each.exactly(epsilon, direction) for each in (rough, sharp))
+            assert (found[0] <= truth[2]).all()
+            assert (truth[0] <= found[2]).all()
+            assert (found[2] - found[0] < 1e-6).all()

@@ -41,7 +41,8 @@ _MOST_JUMPS = 12
 _MOST_SPLITS = 12
 _MOST_TRIES = 3
 _END = 1e-16  # of the value, beyond the end of a line
-_LONGEST = 2**16  # points of a line
+_SHORT = 1e-7  # so much of it may be beyond the end of a line that cannot be longer: it is part of the error stated
+_LONGEST = 2**17  # points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _DEEPEST = -1300.0  # log v of a single run is not followed farther down
 
@@ -302,14 +303,15 @@ class Product:
     ) -> tuple[Line, float]:
         """Lay one line, twice as far each time until its end does not show."""
         grid = Grid.covering(period, self._end(term, split, together))
-        while True:
+        short: tuple[Line, float] | None = None  # one whose end shows, but not much
+        while grid.highest <= _LONGEST:
             try:
                 parts = [
                     (moments.line(term.c, grid, count, split, jumps=term.jumps > 0), count)
                     for moments, count in self.factors
                 ]
             except TooFine:
-                raise NoLine("too fine") from None
+                break
             line, off, beyond = assemble(term, grid, parts)
             height = line.scale + (1.0 - term.c) * term.k
             if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (1.0 + 0.1 * abs(term.height)):
@@ -317,9 +319,12 @@ class Product:
             share = math.exp(min(line.scale + (1.0 - term.c) * k - together, 300.0))
             if beyond * share < _END:
                 return line, off
+            if beyond * share < _SHORT:
+                short = line, off
             grid = grid.farther()
-            if grid.highest > _LONGEST:
-                raise NoLine("too far")
+        if short is None:
+            raise NoLine("too far")
+        return short
 
 
 @dataclass(frozen=True)
