@@ -209,20 +209,16 @@ def test_beyond_the_largest_loss_nothing_is_left():
         assert np.isneginf(found.upper).tolist() == [False, True, True, True]
 
 
-def test_a_rough_survey_is_as_good_as_a_sharp_one():
+@pytest.mark.parametrize(("sigma", "steps", "count"), [(1.0, 1000, 10), (0.5, 10_000, 40), (3.0, 100, 300)])
+def test_a_rough_survey_is_as_good_as_a_sharp_one(sigma, steps, count):
     """What was looked at roughly decides where lines are laid, and nothing else."""
-    for sigma, steps, count in ((1.0, 1000, 10), (0.5, 10_000, 40), (3.0, 100, 300)):
-        curve = ExactCurve(((steps, sigma),))
-        rough, sharp = (
-            ProductCurve(
-                lambda sketch, look=look: [(CurveMoments(curve, look), count)],
-                ComposedCurve([(curve, count)]),
-            )
-            for look in (curve.sketch, None)
-        )
-        epsilon = rough.scale * np.array([0.1, 1.0, 2.0])
-        for direction in (REMOVE, ADD):
-            found, truth = (each.exactly(epsilon, direction) for each in (rough, sharp))
-            assert (found[0] <= truth[2]).all()
-            assert (truth[0] <= found[2]).all()
-            assert (found[2] - found[0] < 1e-6).all()
+    curve = ExactCurve(((steps, sigma),))
+    bracket = ComposedCurve([(curve, count)])
+    rough = ProductCurve(lambda sketch: [(CurveMoments(curve, curve.sketch), count)], bracket)
+    sharp = ProductCurve(lambda sketch: [(CurveMoments(curve), count)], bracket)
+    epsilon = rough.scale * np.array([0.1, 1.0, 2.0])
+    for direction in (REMOVE, ADD):
+        found, truth = (each.exactly(epsilon, direction) for each in (rough, sharp))
+        assert (found[0] <= truth[2]).all()
+        assert (truth[0] <= found[2]).all()
+        assert (found[2] - found[0] < 1e-6).all()
