@@ -43,9 +43,9 @@ from ballsbins import (
     Shuffle,
     UnreachableTargetError,
 )
-from ballsbins.calibration import limited
 from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
 from ballsbins.data.dataset import Dataset
+from ballsbins.largest_batch import limited
 from ballsbins.plots.style import look, new_panels
 from ballsbins.report.numbers import up
 from ballsbins.reproduce import claim, draw, write

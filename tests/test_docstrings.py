@@ -18,6 +18,9 @@ import pytest
 import ballsbins
 
 ELSEWHERE = {
+    "MechanismAccountant": "ballsbins.dp_events",
+    "MechanismDpEvent": "ballsbins.dp_events",
+    "limited": "ballsbins.largest_batch",
     "make_private": "ballsbins.training.torch",
     "BatchFiles": "ballsbins.batch_files",
     "train": "ballsbins.training.jax.trainer",
@@ -31,7 +34,7 @@ ELSEWHERE = {
 }
 NAMES = [*ballsbins.__all__, *ELSEWHERE]
 # Those whose docstrings are still to be written. A name that is here and needs not be is an error, too.
-PENDING: set[str] = set(ballsbins.__all__) - {"Bound"} | {"make_private", "BatchFiles", "train"}
+PENDING: set[str] = {"MonteCarlo"}
 
 
 def public(name):

@@ -21,7 +21,18 @@ LAYERS: list[list[tuple[str, ...]]] = [
     [("errors", "_check", "_files", "_extras")],
     [("samplers.key", "samplers.keystream")],  # batches and noise follow from the same key
     [("samplers",), ("accounting",), ("noise",)],
-    [("bound", "mechanism", "curves", "accountant", "calibration", "comparison", "dp_events")],
+    [
+        (
+            "bound",
+            "mechanism",
+            "curves",
+            "accountant",
+            "largest_batch",
+            "calibration",
+            "comparison",
+            "dp_events",
+        )
+    ],
     [("report",), ("batch_files",), ("data",), ("plots",)],
     [("training",)],
     [("audit",)],

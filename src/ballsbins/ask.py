@@ -19,7 +19,7 @@ from ballsbins.report.numbers import down, stated, up
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Shuffle
 
 if TYPE_CHECKING:
-    from ballsbins.calibration import MaxBatchSize
+    from ballsbins.largest_batch import MaxBatchSize
 
 
 class SamplerName(StrEnum):
@@ -96,7 +96,7 @@ def under_each_sampler(mechanism: Mechanism) -> dict[SamplerName, Mechanism]:
 
 def limit_from(text: str) -> MaxBatchSize:
     """The largest batch size, or the rule that finds it when the number of examples is known."""
-    from ballsbins.calibration import PAPER_MAX_BATCH_SIZES
+    from ballsbins.largest_batch import PAPER_MAX_BATCH_SIZES
 
     if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
         return text  # type: ignore[return-value]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,30 +13,15 @@ from ballsbins import _check
 from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve
 from ballsbins.accounting.one_epoch.sketch import rough_noise
 from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
-from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns, curve_of
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
+from ballsbins.largest_batch import PENALTY_SHARE, with_max_batch_size
 from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism
 from ballsbins.samplers import BallsAndBins, Sampler
-from ballsbins.samplers.base import MAX_EXAMPLES, MAX_STEPS
+from ballsbins.samplers.base import MAX_STEPS
 
 RELATIVE = 1e-6  # to which σ is found
 _SKETCHED = 3e-3  # to which it is found from a sketch, to begin with
-PENALTY_SHARE = 0.01  # of δ that truncation may take with max_batch_size="auto"
-# The paper's largest batches (appendix C), by data set and expected batch size.
-_EXPECTED = tuple(2**power for power in range(10, 19))
-PAPER_MAX_BATCH_SIZES: Mapping[str, Mapping[int, int]] = {
-    "paper-pctr": dict(
-        zip(_EXPECTED, (1328, 2469, 4681, 9007, 17520, 34355, 67754, 134172, 266475), strict=True)
-    ),
-    "paper-search": dict(
-        zip(_EXPECTED, (1320, 2458, 4665, 8984, 17488, 34309, 67687, 134071, 266317), strict=True)
-    ),
-}
-# The paper's rule where no target is stated: truncation adds at most 10⁻¹⁰ to δ, even at ε = 10.
-_PAPER_EPSILON, _PAPER_DELTA = 10.0, 1e-10
-
-MaxBatchSize = int | Literal["auto", "paper-pctr", "paper-search"]
 
 
 def calibrate(
@@ -49,10 +34,32 @@ def calibrate(
     num_examples: int | None = None,
     penalty_share: float = PENALTY_SHARE,
 ) -> Mechanism:
-    """The Mechanism with the least noise multiplier, to relative 10⁻⁶, whose upper ε at `delta` is within `epsilon`.
+    """Find the least noise that keeps a run within a target (ε, δ).
 
     With `max_batch_size="auto"` and `num_examples`, batches are truncated to the least size whose penalty takes at
     most `penalty_share` of `delta`.
+
+    Args:
+        sampler: how batches are drawn.
+        epsilon: the ε to stay within, above 0 and at most 700.
+        delta: the δ at which ε is meant, strictly between 0 and 1.
+        epochs: how often the data is passed.
+        max_batch_size: "auto" to choose a largest batch; None to leave the sampler as it is.
+        num_examples: n, the number of examples; needed for "auto".
+        penalty_share: the share of δ that truncation may take, strictly between 0 and 1.
+
+    Returns:
+        The Mechanism with the least noise multiplier, to relative 10⁻⁶, whose upper bound on ε is within the target.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        UnreachableTargetError: no noise multiplier up to 10⁶ meets the target.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> mechanism = calibrate(BallsAndBins(steps=1000), epsilon=8.0, delta=1e-6)
+        >>> f"{mechanism.noise_multiplier:.4f}", float(mechanism.epsilon(delta=1e-6).upper) <= 8.0
+        ('0.3901', True)
     """
     epsilon, delta = _target(epsilon, delta)
     if max_batch_size is not None:
@@ -118,90 +125,26 @@ def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int)
         return None
 
 
-def with_max_batch_size(
-    sampler: Sampler,
-    max_batch_size: str,
-    num_examples: int | None,
-    epsilon: float,
-    delta: float,
-    epochs: int,
-    penalty_share: float,
-) -> Sampler:
-    """The sampler, truncated to the least size whose penalty at `epsilon` takes at most that share of `delta`."""
-    if max_batch_size != "auto":
-        advice = (
-            "Give a number of your own to the sampler: BallsAndBins(…, max_batch_size=…, num_examples=…)."
-        )
-        raise InvalidInputError("max_batch_size", max_batch_size, '"auto" or None', advice)
-    if not sampler.random_sizes:
-        advice = "Batches of Shuffle and Deterministic have one size already."
-        raise InvalidInputError("max_batch_size", max_batch_size, f"None for {sampler!r}", advice)
-    examples = _check.integer(
-        "num_examples",
-        num_examples,
-        1,
-        MAX_EXAMPLES,
-        advice='max_batch_size="auto" needs the number of examples.',
-    )
-    share = _check.real(
-        "penalty_share",
-        penalty_share,
-        0.0,
-        1.0,
-        open_left=True,
-        open_right=True,
-        advice="A hundredth is usual.",
-    )
-    batches = sampler.steps * (1 if sampler.draws_once else epochs)
-    log_p = math.log(share * delta) - float(np.logaddexp(0.0, epsilon))
-    size = least_max_batch_size(examples, sampler.steps, batches, log_p)
-    return sampler.truncated_to(size, examples)
-
-
-def limited(
-    sampler: Sampler,
-    num_examples: int,
-    max_batch_size: MaxBatchSize = "auto",
-    *,
-    epochs: int = 1,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    batch_size: int | None = None,
-) -> Sampler:
-    """The sampler with its largest batch size; those of Shuffle and Deterministic have one size and stay as they are.
-
-    "auto" takes the least size whose penalty is at most a hundredth of `delta` at `epsilon`, or without those the
-    paper's rule: at most 10⁻¹⁰ at ε = 10. "paper-pctr" and "paper-search" look `batch_size` up in the paper's tables.
-    """
-    if not sampler.random_sizes:
-        if max_batch_size != "auto":
-            advice = "Batches of Shuffle and Deterministic have one size already."
-            raise InvalidInputError("max_batch_size", max_batch_size, '"auto" for this sampler', advice)
-        return sampler
-    if max_batch_size == "auto":
-        at, share = (epsilon, PENALTY_SHARE) if epsilon is not None else (_PAPER_EPSILON, 0.5)
-        target = delta if epsilon is not None and delta is not None else _PAPER_DELTA / share
-        return with_max_batch_size(sampler, "auto", num_examples, at, target, epochs, share)
-    if isinstance(max_batch_size, str):
-        max_batch_size = _of_the_paper(max_batch_size, batch_size)
-    return sampler.truncated_to(max_batch_size, num_examples)
-
-
-def _of_the_paper(name: str, batch_size: int | None) -> int:
-    if name not in PAPER_MAX_BATCH_SIZES:
-        bound = f"a number, auto, {' or '.join(PAPER_MAX_BATCH_SIZES)}"
-        raise InvalidInputError("max_batch_size", name, bound, "auto costs next to nothing in privacy.")
-    table = PAPER_MAX_BATCH_SIZES[name]
-    if batch_size is None or batch_size not in table:
-        bound = f"one of {', '.join(map(str, table))} for the table {name}"
-        raise InvalidInputError("batch_size", batch_size, bound, "Use max_batch_size auto for any other.")
-    return table[batch_size]
-
-
 def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:
-    """The Mechanism with the most epochs whose upper ε at `delta` is within `epsilon`.
+    """Find how often the data may be passed at a given noise.
 
-    With `MOST_EPOCHS` of them, the most that a Mechanism can have, more might do, too.
+    Args:
+        sampler: how batches are drawn.
+        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm.
+        epsilon: the ε to stay within, above 0 and at most 700.
+        delta: the δ at which ε is meant, strictly between 0 and 1.
+
+    Returns:
+        The Mechanism with the most epochs whose upper bound on ε is within the target. With 10⁹ of them, the most
+        that a Mechanism can have, more might do, too.
+
+    Raises:
+        UnreachableTargetError: not even one epoch meets the target.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> most_epochs(BallsAndBins(steps=100, redraw=False), 5.0, epsilon=1.0, delta=1e-6).epochs
+        27
     """
     epsilon, delta = _target(epsilon, delta)
 
@@ -229,9 +172,26 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
 def least_steps(
     sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float, epochs: int = 1
 ) -> Mechanism:
-    """The Mechanism with the fewest steps an epoch, so the largest batches, that meets the target.
+    """Find the largest batches, so the fewest steps per epoch, that meet a target at a given noise.
 
-    The steps of `sampler` are replaced; all else of it stays.
+    Args:
+        sampler: how batches are drawn; its steps are replaced, all else of it stays.
+        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm.
+        epsilon: the ε to stay within, above 0 and at most 700.
+        delta: the δ at which ε is meant, strictly between 0 and 1.
+        epochs: how often the data is passed.
+
+    Returns:
+        The Mechanism with the fewest steps per epoch that meets the target.
+
+    Raises:
+        InvalidInputError: for Shuffle and Deterministic, whose upper bound does not depend on the number of steps.
+        UnreachableTargetError: not even 10¹² steps per epoch meet the target.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> least_steps(BallsAndBins(steps=1), 0.5, epsilon=4.0, delta=1e-6).sampler.steps
+        1114
     """
     epsilon, delta = _target(epsilon, delta)
     if not sampler.amplifies:
@@ -273,7 +233,28 @@ def plan(
     batch_sizes: Sequence[int] | None = None,
     sampler: Callable[[int], Sampler] = BallsAndBins,
 ) -> list[PlanRow]:
-    """For a data set and a target, the calibrated Mechanism of every batch size (powers of 2 if none are given)."""
+    """Find what each batch size costs in noise, for a data set and a target.
+
+    Args:
+        num_examples: n, the number of examples in the data set.
+        epsilon: the ε to stay within, above 0 and at most 700.
+        delta: the δ at which ε is meant, strictly between 0 and 1.
+        epochs: how often the data is passed.
+        batch_sizes: expected batch sizes, from 1 to n; by default up to eight powers of 2.
+        sampler: makes a sampler of a number of steps.
+
+    Returns:
+        One row for each batch size, with its calibrated Mechanism.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        UnreachableTargetError: no noise multiplier up to 10⁶ meets the target.
+
+    Example:
+        >>> rows = plan(60_000, epsilon=8.0, delta=1e-6, batch_sizes=[60, 600])
+        >>> [(row.batch_size, row.mechanism.sampler.steps) for row in rows]
+        [(60, 1000), (600, 100)]
+    """
     n = _check.integer("num_examples", num_examples, 1, advice="Give the number of examples in the data set.")
     sizes = batch_sizes if batch_sizes is not None else _usual_sizes(n)
     rows = []

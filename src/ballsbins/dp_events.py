@@ -34,7 +34,16 @@ _SPECIAL = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 
 @attrs.frozen
 class MechanismDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
-    """One whole run of a Mechanism."""
+    """One whole run of a Mechanism, as an event of dp_accounting.
+
+    Attributes:
+        mechanism: what was run.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> MechanismDpEvent(Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.5)).mechanism.total_steps
+        1000
+    """
 
     mechanism: Mechanism
 
@@ -42,7 +51,20 @@ class MechanismDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
 class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
     """dp_accounting's accountant of privacy loss distributions, which also composes runs of a Mechanism.
 
-    What truncated batches cost is carried aside and added to δ: p·(1 + e^ε) is no privacy loss distribution.
+    What truncated batches cost is carried aside and added to δ: p·(1 + e^ε) is not a privacy loss distribution.
+
+    Args:
+        value_discretization_interval: the distance of two losses on dp_accounting's grid.
+
+    Example:
+        >>> from dp_accounting import GaussianDpEvent
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.dp_events import MechanismDpEvent
+        >>> accountant = MechanismAccountant(1e-3)
+        >>> run = MechanismDpEvent(Mechanism(BallsAndBins(steps=100), noise_multiplier=1.0))
+        >>> composed = accountant.compose(run).compose(GaussianDpEvent(20.0))
+        >>> f"{accountant.get_epsilon(1e-6):.2f}"
+        '0.87'
     """
 
     def __init__(self, value_discretization_interval: float = 1e-4) -> None:
@@ -67,12 +89,26 @@ class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
         return None
 
     def get_delta(self, target_epsilon: float) -> float:
-        """Upper bound on δ at ε, with the penalty of truncated batches."""
+        """Give an upper bound on δ, with the penalty of truncated batches.
+
+        Args:
+            target_epsilon: ε.
+
+        Returns:
+            An upper bound on δ at ε.
+        """
         penalty = math.exp(min(self._log_penalty + float(np.logaddexp(0.0, target_epsilon)), 0.0))
         return float(min(super().get_delta(target_epsilon) + penalty, 1.0))
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Upper bound on ε at δ; infinite if truncation alone costs more than δ."""
+        """Give an upper bound on ε.
+
+        Args:
+            target_delta: δ, strictly between 0 and 1.
+
+        Returns:
+            An upper bound on ε at δ; infinite if truncation alone costs more than δ.
+        """
         if self._log_penalty == -math.inf:
             return float(super().get_epsilon(target_delta))
         low = float(super().get_epsilon(target_delta))

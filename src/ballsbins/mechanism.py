@@ -30,10 +30,29 @@ MOST_EPOCHS = 10**9
 
 @dataclass(frozen=True, repr=False)
 class Mechanism:
-    """DP-SGD with batches from `sampler` and Gaussian noise of `noise_multiplier` times the clip norm.
+    """DP-SGD with batches from a sampler and Gaussian noise: what was, or will be, run.
 
-    `epochs` counts the passes over the data that were begun. If the last one stopped early, `last_epoch_steps` is the
-    number of its steps that were taken; otherwise it is None.
+    It draws the batches and answers for their privacy, so that sampler and accounting cannot disagree. Adjacency is
+    zero-out: an example is there, or its gradient is zero; the number of examples is public.
+
+    Args:
+        sampler: how batches are drawn.
+        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm, from 10⁻⁹ to 10⁶.
+        epochs: the number of passes over the data that are begun, from 1.
+        last_epoch_steps: if the last epoch stopped early, the number of its steps that were taken, from 1 to the
+            sampler's steps; None if it was finished.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> mechanism = Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.5)
+        >>> bound = mechanism.epsilon(delta=1e-6)
+        >>> bound.method, f"{bound.upper:.6f}"
+        ('exact', '4.106016')
+        >>> mechanism.after(250)
+        Mechanism(BallsAndBins(steps=1000, redraw=True), noise_multiplier=0.5, last_epoch_steps=250)
     """
 
     sampler: Sampler
@@ -120,14 +139,36 @@ class Mechanism:
         return tuple(pooled)
 
     def after(self, steps: int) -> Mechanism:
-        """The mechanism as run after `steps` steps in all, whatever number was planned."""
+        """Give the mechanism as it was run up to a step, whatever number was planned.
+
+        An unfinished epoch is a Mechanism with `last_epoch_steps`, whose privacy is exact.
+
+        Args:
+            steps: all steps taken, over all epochs, from 1.
+
+        Returns:
+            The mechanism that answers for those steps.
+
+        Raises:
+            InvalidInputError: `steps` is below 1.
+        """
         advice = "Before the first step nothing was run, and nothing is to be accounted for."
         taken = _check.integer("steps_taken", steps, 1, advice=advice)
         whole, rest = divmod(taken, self.sampler.steps)
         return replace(self, epochs=whole + (rest > 0), last_epoch_steps=rest or None)
 
     def under(self, sampler: Sampler | type[Sampler]) -> Mechanism:
-        """The same run, at equal noise, with the batches of another sampler: a type stands for one of equal steps."""
+        """Give the same run, at equal noise, with the batches of another sampler.
+
+        Args:
+            sampler: a sampler of as many steps; or a type, which stands for one of as many steps without truncation.
+
+        Returns:
+            The mechanism with that sampler.
+
+        Raises:
+            InvalidInputError: the other sampler has another number of steps.
+        """
         other = sampler(self.sampler.steps) if isinstance(sampler, type) else sampler
         if other.steps != self.sampler.steps:
             advice = "A run is compared with one of as many steps per epoch."
@@ -137,10 +178,22 @@ class Mechanism:
         return replace(self, sampler=other)
 
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
-        """Give the batches of one epoch, from step `start` on; see `Sampler.batches`.
+        """Draw the batches of one epoch; see `Sampler.batches`.
 
-        An epoch that this mechanism does not have is refused, so that what is run is what is accounted for; in an
+        An epoch that this mechanism does not have is refused, so that what is run is what is accounted for. In an
         unfinished last epoch it is up to the caller to stop after `last_epoch_steps`.
+
+        Args:
+            num_examples: n, the number of examples in the data set.
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0 to `epochs` − 1.
+            start: the first step to give.
+
+        Returns:
+            The batches from step `start` on, as arrays of example indices.
+
+        Raises:
+            InvalidInputError: an argument is out of its range.
         """
         number = _check.integer(
             "epoch",
@@ -159,42 +212,86 @@ class Mechanism:
         return curve_of(self)
 
     def delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
-        """δ at one ε or an array of them; ε may be negative (the curve of a privacy loss distribution)."""
+        """Compute δ at one ε, or at several.
+
+        Args:
+            epsilon: one number or an array, from −700 to 700; negative ones belong to a privacy loss distribution.
+            method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
+                "lower-bound", bounds to compare with; or a `MonteCarlo`.
+
+        Returns:
+            Bounds on δ, of the shape of `epsilon`.
+        """
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method)
 
     def log_delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
-        """Natural logarithm of δ, which is a number where δ itself is below the doubles."""
+        """Compute the natural logarithm of δ, which is a number where δ itself is below the doubles.
+
+        Args:
+            epsilon: one number or an array, from −700 to 700.
+            method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
+                "lower-bound", bounds to compare with; or a `MonteCarlo`.
+
+        Returns:
+            Bounds on log δ, of the shape of `epsilon`.
+        """
         from ballsbins.accountant import delta_bound
 
         return delta_bound(self, epsilon, method, log=True)
 
     def epsilon(self, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
-        """ε at one δ or an array of them.
+        """Compute ε at one δ, or at several.
 
-        `method` is "auto" or, for whole epochs of balls-and-bins, "renyi" or "lower-bound": bounds to compare with.
+        Args:
+            delta: one number or an array, strictly between 0 and 1.
+            method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
+                "lower-bound", bounds to compare with; or a `MonteCarlo`.
+
+        Returns:
+            Bounds on ε, of the shape of `delta`.
         """
         from ballsbins.accountant import epsilon_bound
 
         return epsilon_bound(self, delta, method)
 
     def true_positive_rate(self, false_positive_rate: Number) -> Bound:
-        """How well anybody can tell whether an example was used: the trade-off curve of the best membership test."""
+        """Say how well anybody can tell whether an example was used: the trade-off curve of the best membership test.
+
+        Args:
+            false_positive_rate: the share of absent examples that the test calls present; a number or an array in
+                [0, 1].
+
+        Returns:
+            Bounds on the share of present examples that the best test calls present.
+        """
         from ballsbins.accountant import true_positive_rate_bound
 
         return true_positive_rate_bound(self, false_positive_rate)
 
     def renyi(self, orders: Sequence[float]) -> dict[str, NDArray[np.float64]]:
-        """Upper bounds on the Rényi divergences of the whole run at orders α > 1, by direction."""
+        """Compute upper bounds on the Rényi divergences of the whole run.
+
+        Args:
+            orders: numbers α > 1.
+
+        Returns:
+            For each of "remove" and "add" an array with one divergence for each order.
+        """
         from ballsbins.accountant import renyi
 
         return renyi(self, orders)
 
     def pld(self, *, pessimistic: bool = True, interval: float = 1e-4) -> PrivacyLossDistribution:
-        """The run as a PrivacyLossDistribution of dp_accounting, to compose with others.
+        """Export the run as a PrivacyLossDistribution of dp_accounting, to compose with others.
 
-        Rounded up (an upper bound on ε) or, with pessimistic=False, down. `interval` is the grid of losses.
+        Args:
+            pessimistic: whether losses are rounded up, for an upper bound on ε; else down.
+            interval: the distance of two losses on the grid.
+
+        Returns:
+            The distribution of dp_accounting.
         """
         from ballsbins.accountant import loss_distribution
 
@@ -203,13 +300,26 @@ class Mechanism:
     def statement(
         self, delta: float, *, clip_norm: float | None = None, num_examples: int | None = None
     ) -> Statement:
-        """The privacy statement to publish: `.text()`, `.markdown()` and `.to_dict()`."""
+        """Write the privacy statement to publish.
+
+        Args:
+            delta: the δ at which ε is stated, strictly between 0 and 1.
+            clip_norm: C, the norm to which gradients are clipped, if it is to be stated.
+            num_examples: n, the number of examples, if it is to be stated.
+
+        Returns:
+            The statement: `.text()`, `.markdown()` and `.to_dict()`.
+        """
         from ballsbins.report import Card
 
         return Card(self, delta, clip_norm=clip_norm, num_examples=num_examples).statement()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with the number of its schema."""
+        """Give the mechanism as plain data, with the number of its schema.
+
+        Returns:
+            Fields ready for JSON.
+        """
         return {
             "schema": SCHEMA,
             "sampler": self.sampler.to_dict(),
@@ -220,7 +330,17 @@ class Mechanism:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Mechanism:
-        """Build the mechanism that `to_dict` wrote; unknown or missing fields are errors."""
+        """Build the mechanism that `to_dict` wrote.
+
+        Args:
+            saved: what `to_dict` gave. All fields must be there, and no others.
+
+        Returns:
+            The mechanism.
+
+        Raises:
+            InvalidInputError: the schema is another, or a field is missing, unknown or out of its range.
+        """
         schema = _check.mapping("a saved Mechanism", saved, advice="Give what to_dict wrote.").get("schema")
         if schema != SCHEMA:
             raise InvalidInputError(

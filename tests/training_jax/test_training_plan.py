@@ -5,8 +5,8 @@ import pytest
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism, Poisson, Shuffle
 from ballsbins.accounting.truncated import log_overflow_probability
-from ballsbins.calibration import PAPER_MAX_BATCH_SIZES, limited
 from ballsbins.errors import InvalidInputError
+from ballsbins.largest_batch import PAPER_MAX_BATCH_SIZES, limited
 from ballsbins.training.training_plan import TrainingPlan, digest
 
 SHUFFLE = Shuffle(10)

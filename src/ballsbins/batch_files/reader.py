@@ -37,11 +37,28 @@ _AHEAD = 1  # row groups that are read before they are asked for
 
 
 class BatchFiles:
-    """A directory of batch files, as `batch_files.format` describes it.
+    """A directory of batch files, as `batch_files.format` describes it; made by `open`.
 
     Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the files;
     a later start gives the same batches from there on, and costs the reading of at most one row group that is not
     used; over all ranks every batch is partitioned as `Batches.for_rank` does, and every rank has all the steps.
+
+    Attributes:
+        manifest: the public facts of the run that the files belong to.
+        epochs: the numbers of the complete epochs that are there now.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> from ballsbins import BallsAndBins, new_key
+        >>> from ballsbins.batch_files.build import build
+        >>> from ballsbins.batch_files.build_plan import plan_build
+        >>> from ballsbins.batch_files.inputs import open_inputs
+        >>> pq.write_table(pa.table({"x": range(100)}), "table.parquet")
+        >>> made = build(plan_build(open_inputs(["table.parquet"]), BallsAndBins(steps=4)), "batches", new_key())
+        >>> files = BatchFiles.open("batches")
+        >>> files.epochs, sum(batch.num_rows for batch in files.batches(epoch=0))
+        ((0,), 100)
     """
 
     def __init__(self, directory: Path, manifest: Manifest) -> None:
@@ -50,7 +67,18 @@ class BatchFiles:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str]) -> BatchFiles:
-        """Open a directory that has at least one complete epoch; epochs may be added and removed while it is open."""
+        """Open a directory that has at least one complete epoch; epochs may be added and removed while it is open.
+
+        Args:
+            directory: the directory, of mode 0700.
+
+        Returns:
+            The batch files.
+
+        Raises:
+            DataError: there is no complete epoch, or its manifest is damaged.
+            SecretError: others than the owner may use the directory.
+        """
         path = Path(directory)
         epochs = complete_epochs(path)
         if not epochs:
@@ -78,16 +106,40 @@ class BatchFiles:
         ranks: int = 1,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Give the batches of an epoch from step `start` on as Arrow tables, empty ones too.
+        """Give the batches of an epoch from step `start` on, empty ones too.
 
         Tables are views of what was read, without a copy, unless `ranks` > 1. The number of rows of a table is
-        secret, unless padded: log it nowhere. `columns` are those to read; all by default.
+        secret, unless padded: log it nowhere.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+            start: the first step to give.
+            rank: the number of this process, from 0.
+            ranks: the number of processes that share every batch.
+            columns: the columns to read; all by default.
+
+        Yields:
+            One Arrow table for each step.
+
+        Raises:
+            InvalidInputError: an argument is out of its range, or a column is not there.
+            DataError: the epoch is not there, is of another run, or is damaged.
         """
         number, first, share, wanted = self._checked(epoch, start, rank, ranks, columns)
         return _batches(self._open_epoch(number), first, share, wanted)
 
     def paths(self, epoch: int) -> list[Path]:
-        """The files that hold the rows of an epoch, in order."""
+        """Name the files that hold the rows of an epoch.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+
+        Returns:
+            The offsets, then the parts in order.
+
+        Raises:
+            DataError: the epoch is not there, or is of another run.
+        """
         manifest = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch))).manifest
         directory = self._directory / epoch_name(manifest.epoch)
         return [

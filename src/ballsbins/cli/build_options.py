@@ -72,7 +72,7 @@ class Epochs(Batches):
             drawn = self.drawn(self.count(num_examples)[0])
             if limit is None:
                 return drawn
-            from ballsbins.calibration import limited
+            from ballsbins.largest_batch import limited
 
             return limited(drawn, num_examples, limit, epochs=self.epochs, batch_size=self.batch_size)
 

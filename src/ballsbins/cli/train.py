@@ -20,8 +20,8 @@ from ballsbins.samplers import Sampler
 
 if TYPE_CHECKING:
     from ballsbins.batch_files import BatchFiles
-    from ballsbins.calibration import MaxBatchSize
     from ballsbins.data.dataset import Dataset
+    from ballsbins.largest_batch import MaxBatchSize
     from ballsbins.training.jax.trainer import Result
     from ballsbins.training.training_plan import TrainingPlan
 
@@ -239,7 +239,8 @@ def _noise(
     fixed: bool,
 ) -> tuple[float, Sampler]:
     """σ as stated or calibrated, and the sampler with its largest batch; `fixed` leaves the sampler as it is."""
-    from ballsbins.calibration import calibrate, limited
+    from ballsbins.calibration import calibrate
+    from ballsbins.largest_batch import limited
 
     if (epsilon is None) == (sigma is None):
         advice = "Give --epsilon to have the noise found, or --noise-multiplier; 0 trains without privacy."

@@ -36,9 +36,8 @@ from ballsbins.samplers.truncation import TruncatingSampler
 class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     """Put every example into one of `steps` batches, independently and uniformly.
 
-    With `redraw` every epoch draws new bins (the paper); without, all epochs use the same bins and so the
-    same batches, which costs far more privacy: at σ = 1, T = 1000, 10 epochs and δ = 10⁻⁶ it is ε ≈ 12.5 in
-    place of 0.54.
+    With `redraw` every epoch draws new bins (the paper). Without, all epochs use the same bins and so the same
+    batches, which costs far more privacy: at σ = 1, T = 1000, 10 epochs and δ = 10⁻⁶ it is ε ≈ 12.5 in place of 0.54.
 
     Formal guarantees, for a secret key and a keystream that cannot be told from random:
 
@@ -49,6 +48,19 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
       batches are a uniformly random partition;
     * the bin of an example is a pure function of the key, the epoch, `steps`, `redraw` and the example's
       identity: not of the number of examples, of what was drawn before, or of the machine.
+
+    Args:
+        steps: T, the number of batches in one epoch.
+        redraw: whether every epoch draws new bins.
+        max_batch_size: the size to which larger batches are truncated; None for no limit.
+        num_examples: the number of examples that truncation is accounted for; needed with `max_batch_size`.
+
+    Example:
+        >>> batches = BallsAndBins(steps=3).batches(num_examples=7, key=1)
+        >>> sorted(index for batch in batches for index in batch.tolist())
+        [0, 1, 2, 3, 4, 5, 6]
+        >>> BallsAndBins(steps=3, redraw=False).name
+        'balls-and-bins (fixed bins)'
     """
 
     redraw: bool = True
@@ -71,7 +83,20 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
             raise InvalidInputError("redraw", self.redraw, "True or False", advice)
 
     def bins(self, key: Key | bytes | int, epoch: int, start: int, stop: int) -> NDArray[np.uint32]:
-        """Return the bins of the examples start … stop − 1, in time proportional to their number."""
+        """Draw the bins of a range of examples, in time proportional to their number.
+
+        Args:
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+            start: the first example of the range.
+            stop: the first example behind the range.
+
+        Returns:
+            The bins of the examples start … stop − 1, from 0 to steps − 1.
+
+        Raises:
+            InvalidInputError: the range or the epoch is not one.
+        """
         advice = "Give the range of examples as 0 <= start <= stop."
         last = _check.integer("stop", stop, 0, MAX_EXAMPLES, advice=advice)
         first = _check.integer("start", start, 0, last, advice=advice)
@@ -80,9 +105,17 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     def bins_of(
         self, key: Key | bytes | int, epoch: int, identities: NDArray[np.integer] | Sequence[bytes]
     ) -> NDArray[np.uint32]:
-        """Return the bins of any examples, named by an array of indices or by a sequence of unique bytes.
+        """Draw the bins of any examples.
 
         An index and bytes name different examples, whatever the bytes are: use one kind for one data set.
+
+        Args:
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+            identities: an array of indices, or a sequence of bytes that are unique in the data set.
+
+        Returns:
+            The bin of each, from 0 to steps − 1.
         """
         checked = check_identities(identities, MAX_EXAMPLES)
         if isinstance(checked, np.ndarray):
@@ -90,7 +123,19 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return self._bins_of_bytes(key, epoch, checked)
 
     def bin_of(self, key: Key | bytes | int, epoch: int, identity: int | bytes) -> int:
-        """Return the bin of one example, in constant time."""
+        """Draw the bin of one example, in constant time.
+
+        Args:
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+            identity: the index of the example, or the bytes that name it.
+
+        Returns:
+            The bin, from 0 to steps − 1.
+
+        Raises:
+            InvalidInputError: `identity` is neither an index nor bytes.
+        """
         if isinstance(identity, bytes):
             return int(self._bins_of_bytes(key, epoch, [identity])[0])
         advice = "Name the example by its index, or by bytes that no other example has."

@@ -35,9 +35,21 @@ Draw = Callable[[int], IndexArray]
 
 @dataclass(frozen=True, repr=False)
 class Sampler(ABC):
-    """How the batches of one epoch are drawn. `steps` is their number, T in the paper.
+    """How the batches of one epoch are drawn: the base of the four samplers.
 
-    What holds for a sampler is asked of the sampler: the facts below say in which ways samplers differ.
+    What holds for a sampler is asked of the sampler. The class attributes say in which ways samplers differ:
+    `is_random`, `random_sizes`, `partitions` and `amplifies`.
+
+    Args:
+        steps: T in the paper, the number of batches in one epoch, from 1 to 10¹². From n examples and a batch size b
+            it is ⌈n/b⌉.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Poisson
+        >>> isinstance(BallsAndBins(steps=1000), Sampler)
+        True
+        >>> Poisson(steps=1000).partitions  # an example may be in several batches of an epoch, or in none
+        False
     """
 
     steps: int
@@ -87,24 +99,57 @@ class Sampler(ABC):
         return None
 
     def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:
-        """The same sampler, with batches of at most `max_batch_size` of so many examples."""
+        """Give the same sampler with truncated batches.
+
+        Args:
+            max_batch_size: the size to which larger batches are truncated.
+            num_examples: the number of examples in the data set, on which the cost in privacy depends.
+
+        Returns:
+            The sampler whose batches have at most `max_batch_size` examples.
+
+        Raises:
+            InvalidInputError: the sampler's batches have one size already.
+        """
         advice = "Batches of Shuffle and Deterministic have one size already."
         raise InvalidInputError("max_batch_size", max_batch_size, f"None for {self!r}", advice)
 
     def untruncated(self) -> Sampler:
-        """The same sampler without truncation."""
+        """Give the same sampler without truncation.
+
+        Returns:
+            The sampler with `max_batch_size` None.
+        """
         return self
 
     def largest_batch(self, num_examples: int) -> int | None:
-        """The size that no batch of so many examples exceeds, a public number; None if there is none."""
+        """Give the size that no batch exceeds.
+
+        Args:
+            num_examples: n, the number of examples in the data set.
+
+        Returns:
+            A public number; None if the sizes are random and not limited.
+        """
         return max(1, -(-num_examples // self.steps))
 
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
-        """Give the batches of steps start … steps − 1 of one epoch, as arrays of example indices.
+        """Draw the batches of one epoch.
 
-        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and the
-        step. An integer as `key` is a seed for experiments and not secret. Every run needs a key of its own:
-        `Key.for_run` derives one.
+        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and the step.
+        Every run needs a key of its own: `Key.for_run` derives one.
+
+        Args:
+            num_examples: n, the number of examples in the data set.
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+            start: the first step to give, from 0 to `steps`.
+
+        Returns:
+            The batches of steps start … steps − 1, as arrays of example indices.
+
+        Raises:
+            InvalidInputError: an argument is out of its range, or an epoch does not fit this machine's memory.
         """
         self._check_drawn_steps()
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
@@ -114,12 +159,26 @@ class Sampler(ABC):
         return Batches(self, examples, as_key(key), number, first)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the type's name and all fields, ready for JSON."""
+        """Give the sampler as plain data.
+
+        Returns:
+            The type's name and all fields, ready for JSON.
+        """
         return {"type": self.type_name} | {field.name: getattr(self, field.name) for field in fields(self)}
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Sampler:
-        """Build the sampler that `to_dict` wrote. All fields must be there, and no others."""
+        """Build the sampler that `to_dict` wrote.
+
+        Args:
+            saved: what `to_dict` gave. All fields must be there, and no others.
+
+        Returns:
+            The sampler.
+
+        Raises:
+            InvalidInputError: the type is not known, or a field is missing, unknown or out of its range.
+        """
         name = _check.mapping("a saved sampler", saved, advice="Give what to_dict wrote.").get("type")
         if not isinstance(name, str) or name not in Sampler._types:
             known = ", ".join(sorted(Sampler._types))
@@ -199,7 +258,17 @@ class Batches:
         return self.at(range(self._start, self._sampler.steps)[position])
 
     def at(self, step: int) -> IndexArray:
-        """Give the batch of a step, counted from the beginning of the epoch."""
+        """Give the batch of a step.
+
+        Args:
+            step: counted from the beginning of the epoch, whatever `start` is.
+
+        Returns:
+            The indices of its examples, read-only.
+
+        Raises:
+            InvalidInputError: the epoch does not have this step.
+        """
         number = self._sampler._check_step(step)
         if self._draw is None:
             self._draw = self._drawn()
@@ -208,7 +277,18 @@ class Batches:
         return batch
 
     def for_rank(self, rank: int, world_size: int) -> Batches:
-        """Give this rank's share of every batch: as many steps as the whole, also where a share is empty."""
+        """Give this rank's share of every batch: as many steps as the whole, also where a share is empty.
+
+        Args:
+            rank: the number of this process, from 0.
+            world_size: the number of processes that train.
+
+        Returns:
+            Batches of the same steps, each with every world_size-th example.
+
+        Raises:
+            InvalidInputError: the rank is out of its range, or these batches are a share already.
+        """
         checked = check_rank(rank, world_size)
         if self._world_size != 1:
             raise InvalidInputError(

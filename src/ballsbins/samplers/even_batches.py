@@ -26,6 +26,13 @@ class Deterministic(Sampler, type_name="deterministic"):
     * the batches are consecutive ranges, and their sizes differ by at most one (the paper asks for n = b·T,
       where they are equal);
     * nothing is random: the order of the data is taken to be known to everybody.
+
+    Args:
+        steps: T, the number of batches in one epoch.
+
+    Example:
+        >>> [batch.tolist() for batch in Deterministic(steps=3).batches(num_examples=7, key=1)]
+        [[0, 1, 2], [3, 4], [5, 6]]
     """
 
     is_random = False
@@ -57,6 +64,14 @@ class Shuffle(Sampler, type_name="shuffle"):
     * the sizes of the batches differ by at most one, and are public: the first n mod T have one more;
     * every order of the examples is exactly equally likely, and the orders of different epochs are
       independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
+
+    Args:
+        steps: T, the number of batches in one epoch.
+
+    Example:
+        >>> batches = Shuffle(steps=3).batches(num_examples=7, key=1)
+        >>> [len(batch) for batch in batches], sorted(index for batch in batches for index in batch.tolist())
+        ([3, 2, 2], [0, 1, 2, 3, 4, 5, 6])
     """
 
     random_sizes = False
@@ -64,13 +79,30 @@ class Shuffle(Sampler, type_name="shuffle"):
     name = "shuffle"
 
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
-        """Return the random order of an epoch: the batches are its parts, one after the other."""
+        """Draw the random order of an epoch: the batches are its parts, one after the other.
+
+        Args:
+            num_examples: n, the number of examples in the data set.
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+
+        Returns:
+            The n indices in their order: 4 bytes each up to 2³² − 1 examples, 8 above.
+        """
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
         self._check_memory(examples)
         return random_order(self.keystream(key, number), examples, packed=examples < 2**32)
 
     def keystream(self, key: Key | bytes | int, epoch: int) -> Keystream:
-        """Return the words by which the examples of an epoch are ordered: stream 0 first, ties by stream 1, …"""
+        """Give the words by which the examples of an epoch are ordered: stream 0 first, ties by stream 1, and so on.
+
+        Args:
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+
+        Returns:
+            The keystream of this sampler's orders in this epoch.
+        """
         return Keystream(as_key(key), self.type_name, self.steps, "order", check_epoch(epoch))
 
     def _least_memory(self, num_examples: int) -> int:

@@ -43,6 +43,14 @@ class Key:
       anything about those of another;
     * no repr, str, format or error shows the bytes. Pickling carries them, since workers need the key: a
       pickled key is as secret as the key itself.
+
+    Args:
+        secret: 32 bytes, for example `secrets.token_bytes(32)`; `new_key()` does that.
+
+    Example:
+        >>> key = Key(bytes(32))  # never use such a key
+        >>> key.is_secret, key == Key(bytes(32)), key.run
+        (True, True, None)
     """
 
     __slots__ = ("_is_secret", "_master_commitment", "_run", "_secret")
@@ -77,8 +85,18 @@ class Key:
     def from_seed(cls, seed: int) -> Key:
         """Make a key from a plain integer, for experiments that are to be repeated by others.
 
-        Not secret: whoever guesses the seed knows every batch and all noise. Never use it where the
-        privacy statement is to hold; `is_secret` is then False, so that a report can say so.
+        Not secret: whoever guesses the seed knows every batch and all noise. Never use it where the privacy
+        statement is to hold; `is_secret` is then False, so that a report can say so.
+
+        Args:
+            seed: from 0 to 2⁶⁴ − 1.
+
+        Returns:
+            The key, the same for the same seed.
+
+        Raises:
+            SecretError: the integer has more than 64 bits: perhaps it is a key, so it is not shown.
+            InvalidInputError: it is not an integer from 0.
         """
         bits = 64
         advice = "A seed is for experiments only; for a secret key use ballsbins.new_key()."
@@ -93,7 +111,17 @@ class Key:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Key:
-        """Read a key file: 32 raw bytes, or 64 hexadecimal digits and a newline; nobody else may read it."""
+        """Read a key file: 32 raw bytes, or 64 hexadecimal digits and a newline.
+
+        Args:
+            path: a regular file of mode 0600 or 0400: nobody but its owner may read it.
+
+        Returns:
+            The master key.
+
+        Raises:
+            SecretError: the file cannot be read, others can read it, or it holds something else.
+        """
         secret = _decode(_read_private(Path(path)))
         if secret is None:
             raise SecretError(
@@ -105,7 +133,14 @@ class Key:
 
     @classmethod
     def from_environment(cls) -> Key:
-        """Read the key file that the environment variable BALLSBINS_KEY_FILE names."""
+        """Read the key file that the environment variable BALLSBINS_KEY_FILE names.
+
+        Returns:
+            The master key.
+
+        Raises:
+            SecretError: the variable is not set, or the file is not a usable key file.
+        """
         path = os.environ.get(KEY_FILE_VARIABLE, "")
         if not path:
             raise SecretError(
@@ -116,7 +151,14 @@ class Key:
         return cls.from_file(path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key as hexadecimal digits to a new file of mode 0600; never touch an existing one."""
+        """Write the key as hexadecimal digits to a new file of mode 0600; never touch an existing one.
+
+        Args:
+            path: a file that does not exist yet.
+
+        Raises:
+            SecretError: the file exists, or cannot be written.
+        """
         try:
             write_new(Path(path), self._secret.hex().encode("ascii") + b"\n")
         except FileExistsError:
@@ -141,24 +183,24 @@ class Key:
         return self._run
 
     def for_run(self, run: str | None = None) -> Key:
-        """Return the key of one run, derived from this master key and the run's public id.
+        """Derive the key of one run from this master key and the run's public id.
 
         Args:
-          run: the id of a run that is continued, as its card, checkpoint or manifest records it. Leave it out to
-            begin a run: a new random id is drawn.
+            run: the id of a run that is continued, as its card, checkpoint or manifest records it. Leave it out to
+                begin a run: a new random id is drawn.
 
         Returns:
-          The run's own key. A key that belongs to a run already is returned as it is. A plain seed is its own run,
-          with the id "seed": experiments repeat.
+            The run's own key. A key that belongs to a run already is returned as it is. A plain seed is its own run,
+            with the id "seed": experiments repeat.
 
         Raises:
-          SecretError: `run` is not a run id, or this key belongs to another run.
+            SecretError: `run` is not a run id, or this key belongs to another run.
 
         Example:
-          >>> master = Key(bytes(32))
-          >>> first = master.for_run()
-          >>> master.for_run(first.run) == first, master.for_run() == first
-          (True, False)
+            >>> master = Key(bytes(32))
+            >>> first = master.for_run()
+            >>> master.for_run(first.run) == first, master.for_run() == first
+            (True, False)
         """
         if self._run is not None:
             if run not in (None, self._run):
@@ -183,14 +225,24 @@ class Key:
         return _restore(self.derive("run", chosen), True, chosen, self.commitment())
 
     def commitment(self) -> str:
-        """Sixteen hexadecimal digits that tell two master keys apart: store them to detect a wrong key on resume.
+        """Give sixteen hexadecimal digits that tell two master keys apart: store them to detect a wrong key.
 
         All runs of one master key have its commitment; `run` tells them apart.
+
+        Returns:
+            The commitment; it may be public.
         """
         return self._master_commitment or self.derive("commitment")[:8].hex()
 
     def require(self, commitment: str) -> None:
-        """Raise SecretError unless `commitment` is this key's: the check to make when a run resumes."""
+        """Refuse to go on with another key than a run began with: the check to make when a run resumes.
+
+        Args:
+            commitment: what was stored when the run began.
+
+        Raises:
+            SecretError: it is not this key's commitment.
+        """
         if not hmac.compare_digest(self.commitment().encode(), str(commitment).encode()):
             raise SecretError(
                 f"This key has the commitment {self.commitment()}, but the run began with {commitment!s}. "
@@ -198,7 +250,14 @@ class Key:
             )
 
     def derive(self, *domain: str | int | bytes) -> bytes:
-        """Return 32 bytes for one purpose, such as ("noise", epoch), unrelated to those of any other."""
+        """Derive the secret of one purpose.
+
+        Args:
+            domain: texts, integers and bytes that name the purpose, such as ("noise", epoch).
+
+        Returns:
+            32 bytes, unrelated to those of any other domain.
+        """
         return hmac.digest(self._secret, encode(*domain), "sha256")
 
     def __repr__(self) -> str:
@@ -231,7 +290,18 @@ def _restore(secret: bytes, is_secret: bool, run: str | None = None, master: str
 
 
 def new_key() -> Key:
-    """Make a secret key from the operating system. Keep it with `save`; `for_run` derives a key for each run."""
+    """Make a secret key from the operating system's random numbers.
+
+    Keep it with `Key.save`; `Key.for_run` derives a key for each run.
+
+    Returns:
+        A master key.
+
+    Example:
+        >>> key = new_key()
+        >>> key.is_secret, key == new_key()
+        (True, False)
+    """
     return Key(secrets.token_bytes(KEY_BYTES))
 
 

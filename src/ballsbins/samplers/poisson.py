@@ -44,11 +44,21 @@ class Poisson(TruncatingSampler, type_name="poisson"):
     Formal guarantees, for a secret key and a keystream that cannot be told from random:
 
     * each example is in each batch with probability exactly 1/T, independently of all other examples, steps
-      and epochs (no floating-point error: see `geometric`); so before truncation the sizes of the batches
+      and epochs (no floating-point error: see above); so before truncation the sizes of the batches
       are independent and distributed as Bin(n, 1/T);
     * an example may be in several batches of an epoch, or in none;
     * a batch is a pure function of the key, the epoch, the step, `steps` and the number of examples, and
       costs work and memory proportional to its expected size.
+
+    Args:
+        steps: T, the number of batches in one epoch; 1/T is the sampling probability.
+        max_batch_size: the size to which larger batches are truncated; None for no limit.
+        num_examples: the number of examples that truncation is accounted for; needed with `max_batch_size`.
+
+    Example:
+        >>> batches = Poisson(steps=4).batches(num_examples=100, key=1)
+        >>> len(batches), sum(len(batch) for batch in batches) == 100  # not every example is drawn exactly once
+        (4, False)
     """
 
     partitions = False

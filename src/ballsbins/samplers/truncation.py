@@ -51,15 +51,34 @@ class TruncatingSampler(Sampler):
             object.__setattr__(self, "num_examples", number)
 
     def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:
-        """The same sampler, with batches of at most `max_batch_size` of so many examples."""
+        """Give the same sampler with truncated batches.
+
+        Args:
+            max_batch_size: the size to which larger batches are truncated.
+            num_examples: the number of examples in the data set, on which the cost in privacy depends.
+
+        Returns:
+            The sampler whose batches have at most `max_batch_size` examples.
+        """
         return replace(self, max_batch_size=max_batch_size, num_examples=num_examples)
 
     def untruncated(self) -> Sampler:
-        """The same sampler without truncation."""
+        """Give the same sampler without truncation.
+
+        Returns:
+            The sampler with `max_batch_size` None.
+        """
         return replace(self, max_batch_size=None, num_examples=None)
 
     def largest_batch(self, num_examples: int) -> int | None:
-        """The size to which batches are truncated."""
+        """Give the size that no batch exceeds.
+
+        Args:
+            num_examples: n; the limit does not depend on it.
+
+        Returns:
+            `max_batch_size`, which is None if batches are not truncated.
+        """
         return self.max_batch_size
 
     def _check_num_examples(self, num_examples: int) -> int:
@@ -84,9 +103,18 @@ class TruncatingSampler(Sampler):
     def truncation_words(
         self, key: Key | bytes | int, epoch: int, step: int, identities: NDArray[np.integer] | Sequence[bytes]
     ) -> NDArray[np.uint64]:
-        """Return the 64-bit word of each example for truncating the batch of a step: the smallest are kept.
+        """Give the 64-bit word of each example for truncating the batch of a step: the smallest are kept.
 
         Every engine that keeps the `max_batch_size` smallest, ties by identity, keeps the same examples.
+
+        Args:
+            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            epoch: the number of the epoch, from 0.
+            step: the number of the step, from 0.
+            identities: an array of indices, or a sequence of bytes that are unique in the data set.
+
+        Returns:
+            One word for each identity.
         """
         secret, number = as_key(key), self._check_step(step)
         checked = check_identities(identities, MAX_EXAMPLES)

@@ -1,12 +1,18 @@
-"""What the test of a machine found, in JAX or in PyTorch, and which processor it has."""
+"""What the test of a machine found, in JAX or in PyTorch, and what of the machine may change the bits of a sum."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+
+from ballsbins import __version__
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,16 @@ class MachineCheck:
         if not self.precise:
             found.append("sums are less precise than their bound says, or hold what is not finite")
         return tuple(found)
+
+
+def software(names: Iterable[str], flags: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the libraries that add, and the flags that the environment has for them.
+
+    Each of them may change the order in which a sum is added up, and so its last bits.
+    """
+    versions = {name: metadata.version(name) for name in names if find_spec(name)}
+    chosen = {name: os.environ[name] for name in flags if name in os.environ}
+    return {"python": platform.python_version(), "ballsbins": __version__} | versions | chosen
 
 
 @cache

@@ -52,7 +52,7 @@ class TrainingPlan:
         if self.sampler.random_sizes and self.sampler.max_batch_size is None:
             advice = (
                 "Batches have one shape while training. Build batch files with --max-batch-size auto; in Python, "
-                "ballsbins.calibration.limited(sampler, n) finds it."
+                "ballsbins.largest_batch.limited(sampler, n) finds it."
             )
             raise InvalidInputError("max_batch_size of the sampler", None, "given", advice)
         for name, value in (

@@ -38,9 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.noise import Domain
-from ballsbins.report.card_parts import library_versions
 from ballsbins.samplers import Key
-from ballsbins.training.machine_check import processor
+from ballsbins.training.machine_check import processor, software
 from ballsbins.training.training_plan import digest
 
 _FLAGS = ("XLA_FLAGS", "NPROC")
@@ -65,11 +64,8 @@ def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
 def machine_facts() -> Mapping[str, str]:
     """What may change the bits of a sum though data and plan are the same; public."""
     device = jax.devices()[0]
-    names = ("ballsbins", "jax", "jaxlib", "numpy", "optax", "python")
-    versions = {name: number for name, number in library_versions().items() if name in names}
-    flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
     settings = {name: str(getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name)}
-    return versions | flags | settings | {
+    return software(("jax", "jaxlib", "numpy", "optax"), _FLAGS) | settings | {
         "device": f"{device.platform} {device.device_kind}",
         "devices": str(jax.device_count()),
         "threads": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),

@@ -125,29 +125,45 @@ def train(
     accept_changes: bool = False,
     allow_uncovered: bool = False,
 ) -> Result:
-    """TrainingRun a plan on the training split, and evaluate on the others.
+    """Run a plan on the training split, and evaluate on the others.
 
     Args:
-      data: a prepared data set, or examples in memory.
-      plan: what to run.
-      key: a master key, from which the key of this run is derived; or a seed, for experiments.
-      directory: where checkpoints, model, card and statement go; a run that was begun there is continued.
-      delta: with it (and noise) the result has a card.
-      batches: reads the training examples from an engine's files. Their run is the run: `batches.manifest.run`.
-      stop_after: stop early after so many steps in all; the card then states the Mechanism as run.
-      should_stop: the same, asked after every step.
-      checkpoint_seconds: how often to save.
-      progress: called after every step.
-      accept_changes: go on, with independent noise, though data, machine or checkpoint changed since the checkpoint.
-      allow_uncovered: train though floating point is not covered on this machine; the card says so.
+        data: a prepared data set, or examples in memory.
+        plan: what to run.
+        key: a master key, from which the key of this run is derived; or a seed, for experiments.
+        directory: where checkpoints, model, card and statement go; a run that was begun there is continued.
+        delta: with it (and noise) the result has a card; strictly between 0 and 1.
+        batches: reads the training examples from batch files. Their run is the run: `batches.manifest.run`.
+        stop_after: stop early after so many steps in all; the card then states the Mechanism as run.
+        should_stop: the same, asked after every step.
+        checkpoint_seconds: how often to save, in seconds.
+        progress: called after every step.
+        accept_changes: go on, with independent noise, though data, machine or checkpoint changed since then.
+        allow_uncovered: train though floating point is not covered on this machine; the card says so.
 
     Returns:
-      The model, its metrics, the steps taken and the card.
+        The model, its metrics, the steps taken and the card.
 
     Raises:
-      InvalidInputError: the plan does not fit the data, or the checkpoint is of another plan.
-      RunError: something changed since the checkpoint, or the machine fails its test.
-      DivergedError: a gradient or a parameter is not a number.
+        InvalidInputError: the plan does not fit the data, or the checkpoint is of another plan.
+        RunError: something changed since the checkpoint, or the machine fails its test.
+        DivergedError: a gradient or a parameter is not a number.
+
+    Example:
+        >>> import numpy as np
+        >>> from ballsbins import BallsAndBins
+        >>> from ballsbins.largest_batch import limited
+        >>> from ballsbins.data.dataset import Examples, Features
+        >>> from ballsbins.training.jax import InMemory, TrainingPlan
+        >>> random = np.random.default_rng(0)
+        >>> labels = (random.random(64) < 0.5).astype(np.float32)
+        >>> integers = random.normal(size=(64, 1)).astype(np.float32)
+        >>> examples = Examples(labels, integers, categories=np.zeros((64, 0), np.int32))
+        >>> sampler = limited(BallsAndBins(steps=4), num_examples=64)
+        >>> plan = TrainingPlan(sampler, noise_multiplier=1.0, clip_norm=1.0, embedding_dim=1, hidden=(4,))
+        >>> result = train(InMemory(Features(("x",), ()), examples), plan, key=1, delta=1e-5)
+        >>> result.steps, result.card.mechanism == plan.mechanism
+        (4, True)
     """
     secret = _run_key(as_key(key), directory, batches)
     if isinstance(data, Dataset):

@@ -20,20 +20,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import secrets
 from collections.abc import Iterable
-from functools import cache
-from importlib import metadata
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from ballsbins.noise import Domain
 from ballsbins.samplers import Key
-from ballsbins.training.machine_check import processor
+from ballsbins.training.machine_check import processor, software
 
 _PURPOSE = "opacus noise"
 _FLAGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY",
@@ -48,8 +43,7 @@ def fresh_nonce(key: Key) -> str:
 
 def machine_facts(device: str) -> dict[str, str]:
     """What may change the bits of a sum though data and plan are the same; public."""
-    flags = {name: os.environ[name] for name in _FLAGS if name in os.environ}
-    return _versions() | flags | {
+    return software(("numba", "numpy", "opacus", "torch"), _FLAGS) | {
         "device": f"{device} {torch.cuda.get_device_name()}" if device == "cuda" else device,
         "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
@@ -58,15 +52,6 @@ def machine_facts(device: str) -> dict[str, str]:
         f"{torch.backends.cudnn.benchmark} {torch.backends.mkldnn.enabled}",
         "precision": f"{torch.get_float32_matmul_precision()} {torch.backends.cudnn.allow_tf32}",
     }  # fmt: skip
-
-
-@cache
-def _versions() -> dict[str, str]:
-    """Of the libraries that add: each may change the order in which it does."""
-    names = ("ballsbins", "numba", "numpy", "opacus", "torch")
-    return {"python": platform.python_version()} | {
-        name: metadata.version(name) for name in names if find_spec(name)
-    }
 
 
 def digest_of(tensors: Iterable[torch.Tensor], kind: torch.dtype | None = None) -> bytes:

@@ -52,7 +52,7 @@ def make_private(
     allow_uncovered: bool = False,
     **loader_options: Any,
 ) -> Any:
-    """Return what Opacus' `make_private` returns: (model, optimizer, loader), and for "ghost" (…, criterion, loader).
+    """Make a model, an optimizer and a data set private, with the batches and the accounting of a Mechanism.
 
     The loader is a DataLoader over the mechanism's batches; the optimizer clips to `max_grad_norm`, adds exact
     Gaussian noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
@@ -60,26 +60,47 @@ def make_private(
     is wrapped for distributed training, every rank gets its share of every batch.
 
     Args:
-      mechanism: sampler, noise multiplier and epochs.
-      model: float32 or float64 parameters.
-      optimizer: over the parameters of the model.
-      dataset: with a length and examples by index.
-      max_grad_norm: C, the norm to clip to.
-      key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for experiments.
-      criterion: the loss, for "ghost" only.
-      grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
-      loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
-      engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
-      data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
-        bit for bit if nothing has changed; without it its noise is always fresh.
-      ledger: a file in which every step is written down before it is taken, so that none is forgotten.
-      lost_steps: what became of steps that the ledger has and the checkpoint has not: "unpublished" or "accounted".
-      allow_uncovered: go on although the test of the machine failed. The card then says so.
-      loader_options: go to the DataLoader: num_workers, collate_fn, pin_memory and so on.
+        mechanism: sampler, noise multiplier and epochs.
+        model: float32 or float64 parameters.
+        optimizer: over the parameters of the model.
+        dataset: with a length and examples by index.
+        max_grad_norm: C, the norm to clip to, above 0.
+        key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
+            experiments.
+        criterion: the loss, for "ghost" only.
+        grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
+        loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
+        engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
+        data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
+            bit for bit if nothing has changed; without it its noise is always fresh.
+        ledger: a file in which every step is written down before it is taken, so that none is forgotten.
+        lost_steps: what became of steps that the ledger has and the checkpoint has not: "unpublished" or
+            "accounted".
+        allow_uncovered: go on although the test of the machine failed. The card then says so.
+        loader_options: go to the DataLoader: num_workers, collate_fn, pin_memory and so on.
+
+    Returns:
+        What Opacus' `make_private` returns: (model, optimizer, loader), and for "ghost" (model, optimizer, criterion,
+        loader).
 
     Raises:
-      InvalidInputError: an argument is not usable; also where integers of the sum could overflow.
-      RunError: the machine fails its test, parameters have 16 bits, or the ledger is that of another run.
+        InvalidInputError: an argument is not usable; also where integers of the sum could overflow.
+        RunError: the machine fails its test, parameters have 16 bits, or the ledger is that of another run.
+
+    Example:
+        >>> import torch
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> data = torch.utils.data.TensorDataset(torch.randn(64, 3), torch.randn(64, 1))
+        >>> model = torch.nn.Linear(3, 1)
+        >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> mechanism = Mechanism(BallsAndBins(steps=4), noise_multiplier=1.0)
+        >>> model, optimizer, loader = make_private(mechanism, model, sgd, data, max_grad_norm=1.0, key=1)
+        >>> for inputs, targets in loader:
+        ...     optimizer.zero_grad()
+        ...     torch.nn.functional.mse_loss(model(inputs.requires_grad_()), targets).backward()
+        ...     _ = optimizer.step()
+        >>> loader.as_run() == mechanism
+        True
     """
     _check_mode(grad_sample_mode, criterion)
     require_right_noise()
