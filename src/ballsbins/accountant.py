@@ -14,7 +14,7 @@ import numpy as np
 
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
 from ballsbins.accounting.one_epoch.renyi import renyi_divergence
-from ballsbins.accounting.search import BothDirections, epsilon_at
+from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, epsilon_at
 from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.bound import Bound, Directions, Number, Quantity
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
 _CLOSE = 5e-3
+_LEAST_UNIT = 0.1  # an ε below this is judged as this
+_BEYOND = np.geomspace(1e-4, 20.0, 80)  # how far beyond the ε without truncation one with it is looked for
+_LEAST_ALLOWED = 1e-300  # a probability that is a double
 _EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is exact
 
 
@@ -35,7 +38,9 @@ def delta_bound(
     mechanism: Mechanism, epsilon: Number, method: str | MonteCarlo = "auto", *, log: bool = False
 ) -> Bound:
     """δ (or log δ) at ε, the larger of the two directions."""
-    points = _points("epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= 700.0)
+    points = _points(
+        "epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= LARGEST_EPSILON
+    )
     curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
     sides, penalties = {}, {}
     for direction in DIRECTIONS:
@@ -71,7 +76,7 @@ def _check_truncation(mechanism: Mechanism, curve: Curve, delta: float) -> None:
     start = max(float(epsilon_at(curve.untruncated, direction, target)[2, 0]) for direction in DIRECTIONS)
     if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
         return
-    epsilon = np.minimum(start + np.append(0.0, np.geomspace(1e-4, 20.0, 80)), 700.0)
+    epsilon = np.minimum(start + np.append(0.0, _BEYOND), LARGEST_EPSILON)
     used = np.max(
         [np.exp(curve.untruncated.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0
     )
@@ -81,7 +86,10 @@ def _check_truncation(mechanism: Mechanism, curve: Curve, delta: float) -> None:
     sampler = mechanism.sampler
     assert sampler.num_examples is not None
     size = least_max_batch_size(
-        sampler.num_examples, sampler.steps, mechanism.batches_drawn, float(np.log(max(allowed, 1e-300)))
+        sampler.num_examples,
+        sampler.steps,
+        mechanism.batches_drawn,
+        float(np.log(max(allowed, _LEAST_ALLOWED))),
     )
     raise UnreachableTargetError(
         f"max_batch_size={sampler.max_batch_size} truncates batches so often that no epsilon has delta={delta:g}. "
@@ -207,7 +215,7 @@ def _said(curve: Curve, quantity: Quantity, rows: Array) -> tuple[Kind, str]:
     unit = {
         "log_delta": 1.0 + np.abs(upper),
         "delta": 1.0 + np.abs(upper),  # here logarithms, too
-        "epsilon": np.maximum(upper, 0.1),
+        "epsilon": np.maximum(upper, _LEAST_UNIT),
         "true_positive_rate": upper,
     }[quantity]
     with np.errstate(invalid="ignore"):  # ∞ − ∞ where both are: that is known

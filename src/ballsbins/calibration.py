@@ -12,7 +12,7 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import DIRECTIONS, REMOVE, Curve
 from ballsbins.accounting.one_epoch.sketch import rough_noise
-from ballsbins.accounting.search import epsilon_at, largest_log_delta, least
+from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at, largest_log_delta, least
 from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns, curve_of
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.largest_batch import PENALTY_SHARE, with_max_batch_size
@@ -21,6 +21,10 @@ from ballsbins.samplers import BallsAndBins, Sampler
 from ballsbins.samplers.base import MAX_STEPS
 
 RELATIVE = 1e-6  # to which σ is found
+_USUAL_NOISE = 0.7  # where to begin if nothing is known
+_CLOSE = 1.01  # a factor within which a rough guess of σ lies
+_NEARBY = 1e-4  # relative, by which σ is raised if ε from δ is a little wider than δ from ε
+_MOST_USUAL_STEPS = 1e5  # per epoch, of a batch size that is proposed
 _SKETCHED = 3e-3  # to which it is found from a sketch, to begin with
 
 
@@ -81,13 +85,13 @@ def calibrate(
     fixed = sampler.draws_once or not sampler.amplifies
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
     # With more noise than this only δ_D is known, which may be larger than δ_B is here.
-    start, stride = min(max(0.7 * root, low), high), 2.0
+    start, stride = min(max(_USUAL_NOISE * root, low), high), 2.0
     if isinstance(sampler, BallsAndBins) and (epochs == 1 or fixed):
         start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
-        start, stride = min(max(start, low), high), 1.01
+        start, stride = min(max(start, low), high), _CLOSE
     elif not fixed:
         sketched = _sketched_noise(sampler, epsilon, delta, epochs)
-        start, stride = (start, stride) if sketched is None else (sketched, 1.01)
+        start, stride = (start, stride) if sketched is None else (sketched, _CLOSE)
 
     def noise(most: float) -> float:
         near = min(start, most)
@@ -106,8 +110,13 @@ def calibrate(
         # from ε: what is promised is the former, so search again, nearby, for that.
         sigma = least(
             lambda x: math.log(_upper_epsilon(at(x), delta) / epsilon),
-            low, high, start=sigma * (1.0 + 1e-4), relative=RELATIVE, what="noise multiplier", stride=1.0003,
-        )  # fmt: skip
+            low,
+            high,
+            start=sigma * (1.0 + _NEARBY),
+            relative=RELATIVE,
+            what="noise multiplier",
+            stride=1.0 + 3.0 * _NEARBY,
+        )
     return at(sigma)
 
 
@@ -120,7 +129,7 @@ def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int)
 
     what = "noise multiplier"
     try:
-        return least(excess, LEAST_SIGMA, LARGEST_SIGMA, start=0.7, relative=_SKETCHED, what=what)
+        return least(excess, LEAST_SIGMA, LARGEST_SIGMA, start=_USUAL_NOISE, relative=_SKETCHED, what=what)
     except UnreachableTargetError:
         return None
 
@@ -268,14 +277,19 @@ def plan(
 
 def _usual_sizes(num_examples: int) -> list[int]:
     """Powers of 2 that make between 8 and 100,000 steps an epoch, at most eight of them."""
-    sizes = [2**k for k in range(4, 40) if 8 <= num_examples / 2**k <= 1e5]
+    sizes = [2**k for k in range(4, 40) if 8 <= num_examples / 2**k <= _MOST_USUAL_STEPS]
     return sizes[-8:] or [num_examples]
 
 
 def _target(epsilon: float, delta: float) -> tuple[float, float]:
     return (
         _check.real(
-            "epsilon", epsilon, 0.0, 700.0, open_left=True, advice="State the privacy loss to stay within."
+            "epsilon",
+            epsilon,
+            0.0,
+            LARGEST_EPSILON,
+            open_left=True,
+            advice="State the privacy loss to stay within.",
         ),
         _check.delta(delta),
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
 _MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
+_DEEP = -800.0  # log δ below which, with that much noise, there are bounds only
 METHODS = ("auto", "renyi", "lower-bound")
 
 
@@ -179,7 +180,7 @@ def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
     exact = ExactCurve(kinds, steps)
     if max(sigmas) <= _MUCH_NOISE:
         return exact
-    return OrBounds(exact, _one_epoch_between(kinds, steps), deep=-800.0)
+    return OrBounds(exact, _one_epoch_between(kinds, steps), deep=_DEEP)
 
 
 def _one_epoch_between(kinds: tuple[tuple[int, float], ...], steps: int) -> Between:

@@ -29,6 +29,22 @@ _USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
 _BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
 _AROUND = np.array([-1.0, 0.0, 1.0])
 _TENTHS = np.array([0.01, 0.1, 0.5])
+_QUARTERS = np.array([0.25, 0.5, 0.75])  # of a bracket
+_LEFT, _RIGHT = (
+    np.array([0.0, 0.125, 0.5]),
+    np.array([0.75, 1.0, 2.0]),
+)  # beyond it, where one side is unknown
+_AROUND_ROOT = (
+    2.2  # the last three points around a root are no farther apart than this, in units of their distance
+)
+_HIT = 0.2  # a guess whose error is below this share of the final distance is the last one
+_OUTWARDS = (
+    0.3  # of the distance to the known side: how far beyond a guess to ask if the other side is unknown
+)
+_LEAST_WIDTH = 1e-15  # of the bounds on log δ, for steps that are not 0
+_SMALL_STRIDE, _GROWTH = 1.1, (1.5, 4.0)  # by which steps grow, and grow if the start was close
+_ASIDE = 0.3  # of the accuracy wanted: how far beside a root to ask
+_INSIDE, _SHRUNK = 0.1, 0.3  # of a bracket: not closer to its ends than this; shrunk by less, it is halved
 
 
 class _Table:
@@ -125,7 +141,9 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
         table.ask(np.clip(points, 0.0, LARGEST_EPSILON).ravel())
         left, right = table.bracket(side, targets[open_])
         done = (left > -np.inf) & (right < np.inf)
-        done &= (right - left <= np.maximum(2.2 * close, 2.0 * _FINEST * right)) | (right < _SMALLEST_EPSILON)
+        done &= (right - left <= np.maximum(_AROUND_ROOT * close, 2.0 * _FINEST * right)) | (
+            right < _SMALLEST_EPSILON
+        )
         middle = points[:, 1]
         inside = (middle >= left) & (middle <= right)
         root[open_] = np.where(done, np.where(inside, middle, right), np.nan)
@@ -142,9 +160,11 @@ def _next_points(
         b = np.where(np.isposinf(right), 2.0 * np.maximum(left, table.scale), right)
         x, miss, slope, width = _interpolated(table, side, targets)
         near = np.clip(1.5 * width / slope, _FINEST * x, _COARSEST * x)
-        last = miss <= 0.2 * near
+        last = miss <= _HIT * near
         beyond = np.where(
-            np.isneginf(left), 0.3 * (right - x), np.where(np.isposinf(right), 0.3 * (x - left), 0.0)
+            np.isneginf(left),
+            _OUTWARDS * (right - x),
+            np.where(np.isposinf(right), _OUTWARDS * (x - left), 0.0),
         )
         spread = np.where(last, near, np.clip(2.0 * miss, beyond, 0.5 * (b - a)))
         good = (x > a) & (x < b) & (~slow | last)
@@ -156,12 +176,12 @@ def _next_points(
 
 def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
     """Three points between a and b, in logarithms if they are far apart, or beyond them if one side is unknown."""
-    even = a[:, None] + (b - a)[:, None] * np.array([0.25, 0.5, 0.75])
-    quarters = a[:, None] * (b / a)[:, None] ** np.array([0.25, 0.5, 0.75])
+    even = a[:, None] + (b - a)[:, None] * _QUARTERS
+    quarters = a[:, None] * (b / a)[:, None] ** _QUARTERS
     steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
     points = np.where((b > 4.0 * a)[:, None], steep, even)
-    points = np.where(np.isneginf(left)[:, None], right[:, None] * np.array([0.0, 0.125, 0.5]), points)
-    points = np.where(np.isposinf(right)[:, None], b[:, None] * np.array([0.75, 1.0, 2.0]), points)
+    points = np.where(np.isneginf(left)[:, None], right[:, None] * _LEFT, points)
+    points = np.where(np.isposinf(right)[:, None], b[:, None] * _RIGHT, points)
     return np.asarray(points, dtype=np.float64)
 
 
@@ -195,7 +215,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
         x = np.exp(log_x)
         slope = np.abs((y[:, 1] - y[:, 0]) / (np.exp(t[:, 1]) - np.exp(t[:, 0]))) if count > 1 else miss
         nearest = np.take_along_axis(window, order, axis=1)[:, 0]
-        width = np.maximum(table.rows[_UPPER, nearest] - table.rows[_LOWER, nearest], 1e-15)
+        width = np.maximum(table.rows[_UPPER, nearest] - table.rows[_LOWER, nearest], _LEAST_WIDTH)
         return x, miss * x, slope, width
 
 
@@ -277,15 +297,16 @@ def least(
         return known[log_x]
 
     bottom, top, step = math.log(low), math.log(high), math.log(stride)
-    growth = 1.5 if stride > 1.1 else 4.0  # a small stride means that `start` was thought to be close
+    close = stride < _SMALL_STRIDE  # then `start` was thought to be close
+    growth = _GROWTH[close]
     left = right = math.log(start)
-    if stride < 1.1:
+    if close:
         step = float(np.clip(_BEYOND * abs(at(right)) / _USUAL_SLOPE, 2.0 * relative, step))
     while at(right) > 0.0:
         if right >= top:
             raise UnreachableTargetError(
                 f"no {what} up to {high:g} meets the target: at {high:g} it is still missed by a factor of "
-                f"{math.exp(min(at(right), 700.0)):.3g}. Allow a larger epsilon or delta, or fewer epochs."
+                f"{math.exp(min(at(right), LARGEST_EPSILON)):.3g}. Allow a larger epsilon or delta, or fewer epochs."
             )
         left, right = right, min(right + step, top)
         step *= growth
@@ -298,11 +319,15 @@ def least(
     while right - left > relative:
         # on the safe side of where the root seems to be, then just before it; halve if that does not help
         root, before = _crossing(known, left, right), right - left
-        safe, short = root + 0.3 * relative, root - 0.3 * relative
-        x = 0.5 * (left + right) if slow > 1 else safe if safe < right - 0.3 * relative else short
-        x = min(max(x, left + 0.1 * before), right - 0.1 * before) if slow > 1 or not left < x < right else x
+        safe, short = root + _ASIDE * relative, root - _ASIDE * relative
+        x = 0.5 * (left + right) if slow > 1 else safe if safe < right - _ASIDE * relative else short
+        x = (
+            min(max(x, left + _INSIDE * before), right - _INSIDE * before)
+            if slow > 1 or not left < x < right
+            else x
+        )
         left, right = (x, right) if at(x) > 0.0 else (left, x)
-        slow = 0 if right - left < 0.3 * before or slow > 1 else slow + 1
+        slow = 0 if right - left < _SHRUNK * before or slow > 1 else slow + 1
     return math.exp(right)
 
 

@@ -15,13 +15,19 @@ import numpy as np
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.lines import Lines, NoLine
-from ballsbins.accounting.epochs.moments import Moments
+from ballsbins.accounting.epochs.moments import TINY, Moments
 from ballsbins.accounting.epochs.saddles import Product
 
 _ENOUGH = 1e-6  # relative error of δ up to which an answer is called exact
 _GOOD = 3e-8  # and up to which no sheet of its own is laid for it
 _MOST_OWN = 8  # sheets laid for single points of one question
 _FLOOR = 1e-13  # never claim less than this
+_REACH = 0.1  # how far around a place its lines serve, relative; at least half a stride
+_ROUGH = (-7.0, 1.0, 8.0)  # log of ε, in deviations, at which a rough search begins
+_PER_DIGITS = (
+    25.0  # the floor grows with |log δ| by itself for every so much: that is the rounding of the logarithm
+)
+_CRUDE = 0.1  # a relative error beyond which a value has no digit
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
 _GUESSES = 6
 _STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
@@ -71,7 +77,7 @@ class ProductCurve(Curve):
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""
         product = self._product(direction)
-        log_epsilon = np.log(product.deviation) + np.array([-7.0, 1.0, 8.0])
+        log_epsilon = np.log(product.deviation) + np.array(_ROUGH)
         log_delta = product.estimate(np.exp(log_epsilon))
         for target in {float(log_deltas.min()), float(log_deltas.max())}:
             for _ in range(_GUESSES):
@@ -160,14 +166,14 @@ class ProductCurve(Curve):
         log, relative = sheet.log_value(sign * epsilon)
         log = np.minimum(log if direction == REMOVE else log + epsilon, 0.0)
         with np.errstate(invalid="ignore"):
-            floor = _FLOOR * (1.0 + np.where(np.isfinite(log), np.abs(log), 0.0) / 25.0)
-            return log, np.where(relative < 0.1, -np.log1p(-np.minimum(relative, 0.5)) + floor, np.inf)
+            floor = _FLOOR * (1.0 + np.where(np.isfinite(log), np.abs(log), 0.0) / _PER_DIGITS)
+            return log, np.where(relative < _CRUDE, -np.log1p(-np.minimum(relative, 0.5)) + floor, np.inf)
 
     def _sheet(self, direction: Direction, place: float) -> Lines | None:
         key = (direction, place)
         if key not in self._sheets:
             deviation = self._product(direction).deviation
-            self._sheets[key] = self._lay(direction, place, max(0.5 * _STRIDE * deviation, 0.1 * place))
+            self._sheets[key] = self._lay(direction, place, max(0.5 * _STRIDE * deviation, _REACH * place))
         return self._sheets[key]
 
     def _lay(self, direction: Direction, epsilon: float, reach: float) -> Lines | None:
@@ -181,5 +187,5 @@ def _places(x: Array) -> Array:
     """The nearest place to every ε, in deviations."""
     near = _STRIDE * np.round(x / _STRIDE)
     with np.errstate(divide="ignore"):
-        far = _LINEAR * _RATIO ** np.round(np.log(np.maximum(x, 1e-300) / _LINEAR) / np.log(_RATIO))
+        far = _LINEAR * _RATIO ** np.round(np.log(np.maximum(x, TINY) / _LINEAR) / np.log(_RATIO))
     return np.where(x < _LINEAR, near, far)

@@ -21,8 +21,14 @@ from typing import Any
 import numpy as np
 
 from ballsbins.accounting.curve import Array, U
-from ballsbins.accounting.epochs.moments import Complex, Grid, Part
+from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
 from ballsbins.accounting.one_epoch.transform import complex_log1p
+
+_ABOVE = 1.01  # a little more than 1, for what was computed itself
+_LEAST_SHARE = 1e-3  # of the error of single curves that every product is charged with
+_CRUDE = 0.1  # a relative error beyond which a value has no digit
+_GONE = 1e-20  # of the largest term of a line: nothing that is smaller from there on is kept
+_LARGEST_LOG = 300.0  # of a number that is to be a double
 
 
 class NoLine(Exception):  # noqa: N818
@@ -79,7 +85,7 @@ class Line:
         away = abs(self.c) if self.c < 0.0 else self.c - 1.0
         log_peak = away * math.log(away) - (1.0 + away) * math.log1p(away)
         most = abs(self.c * (self.c - 1.0)) * math.exp(log_peak)
-        return unit, total, growth, np.where(self.parity & (total > 1.001 * most), np.inf, error)
+        return unit, total, growth, np.where(self.parity & (total > _ABOVE * most), np.inf, error)
 
     @staticmethod
     def _sum(integrand: Complex, period: float, k: Array) -> Array:
@@ -125,9 +131,11 @@ class Lines:
         error = np.sum([part[3] * np.exp(part[0] - unit) for part in found], axis=0)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             log = unit + np.log(total)
-            share = np.clip(1.01 * np.abs(growth) / total + 1e-3, 0.0, self.count)
-            relative = error / total + np.exp(np.minimum(self.log_rest - log, 300.0)) + share * self.relative
-        good = (total > 0.0) & (relative < 0.1)
+            share = np.clip(_ABOVE * np.abs(growth) / total + _LEAST_SHARE, 0.0, self.count)
+            relative = (
+                error / total + np.exp(np.minimum(self.log_rest - log, _LARGEST_LOG)) + share * self.relative
+            )
+        good = (total > 0.0) & (relative < _CRUDE)
         return np.where(good, log, -np.inf), np.where(good, relative, np.inf)
 
 
@@ -151,7 +159,7 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
     growth, relative, ends = np.full(u.shape, term.jumps + 0j), 0.0, 0.0
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         for part, count in parts:
-            modulus = np.maximum(np.abs(1.0 + part.body.value), 1e-300)
+            modulus = np.maximum(np.abs(1.0 + part.body.value), TINY)
             log_m += count * complex_log1p(part.body.value)
             spread += count * part.body.error / modulus
             relative = max(relative, part.body.relative)
@@ -159,18 +167,18 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
             growth += count * part.body.value / (1.0 + part.body.value)
             if part.jump is not None and term.jumps > 0:
                 series = _powers(series, part.jump.value / (1.0 + part.body.value), count)
-                spread += term.jumps * part.jump.error / np.maximum(np.abs(part.jump.value), 1e-300)
+                spread += term.jumps * part.jump.error / np.maximum(np.abs(part.jump.value), TINY)
                 relative = max(relative, part.jump.relative)
                 ends += term.jumps * part.jump.ends
         exponent = log_m - np.log(u) - np.log(u - 1.0)
-        scale = float(exponent.real[0]) + math.log(max(float(np.abs(series[-1][0])), 1e-300))
+        scale = float(exponent.real[0]) + math.log(max(float(np.abs(series[-1][0])), TINY))
         terms = np.exp(exponent - scale) * series[-1]
         growth = np.where(terms == 0.0, 0.0, growth * terms)
     if not np.isfinite(terms).all():
         raise NoLine("not finite")
     step, sizes = 2.0 * math.pi / grid.period, np.abs(terms)
     later = np.maximum.accumulate(sizes[::-1])[::-1]
-    gone = np.flatnonzero(later < 1e-20 * later[0])
+    gone = np.flatnonzero(later < _GONE * later[0])
     stop = int(gone[0]) if gone.size else u.size
     beyond = float(later[stop - 1]) * float(y[-1]) / math.pi if gone.size == 0 else 0.0
     with np.errstate(over="ignore"):

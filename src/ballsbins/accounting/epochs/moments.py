@@ -10,9 +10,7 @@ up to aliases of M at the distance 2π/h, which the same sum over every second p
 positive at real u: relative accuracy of v is relative accuracy of M − 1, however small that is. All y of a line are
 one fast Fourier transform.
 
-**Splitting off jumps.** With many steps or little noise v has a body near 0 and, far right of it, the bump of single
-large jumps; no tilt e^{(c−1)k} isolates the body. So v may be split by a smooth step χ, M = M_body + J, with J the
-transform of (1−χ)·v.
+Jumps may be split off (`jumps`).
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
-from scipy.special import log_ndtr
 
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
+from ballsbins.accounting.epochs.jumps import Split, lowest_before_bump
 from ballsbins.accounting.epochs.survey import Survey
 
 Complex = NDArray[np.complex128]
@@ -36,43 +34,13 @@ _MOST_POINTS = 2**17  # of one lattice
 _SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
 _RESOLVED = 1e-6
 _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
-
-
-@dataclass(frozen=True)
-class Split:
-    """A smooth step down from 1 to 0 around the loss `at`; at 0, where v has its kink, it is 1 to all digits.
-
-    A jump to more than `until` changes nothing: what happens beyond is in the value v there.
-    """
-
-    at: float
-    width: float
-    until: float = math.inf
-
-    @classmethod
-    def at_valley(cls, at: float, until: float, depth: float = 0.0) -> Split:
-        """As wide as it may be: what is left of v at 0 must not show beside v at the valley, lower by e^{−depth}."""
-        return cls(at, at / math.sqrt(42.0 + depth), until)
-
-    @classmethod
-    def beyond(cls, until: float) -> Split:
-        """A step that begins there and leaves nothing beyond some five times as much."""
-        return cls(3.0 * until, until / 3.0, until)
-
-    def log_body(self, k: Array) -> Array:
-        """Log χ(k)."""
-        return np.asarray(log_ndtr((self.at - k) * (math.sqrt(2.0) / self.width)))
-
-    def log_jump(self, k: Array) -> Array:
-        """Log 1 − χ(k)."""
-        return np.asarray(log_ndtr((k - self.at) * (math.sqrt(2.0) / self.width)))
-
-    def log_local_jump(self, k: Array) -> Array:
-        """The same, cut off smoothly some way beyond `until`."""
-        jump = self.log_jump(k)
-        if math.isinf(self.until):
-            return jump
-        return np.asarray(jump + log_ndtr((self.until - k) * (math.sqrt(2.0) / self.width) + 8.5))
+FIRST_FLOOR = -60.0  # log v down to which a run is looked at first
+SPREAD = 2.5  # of a Gaussian, ½E|X| is 0.4 deviations: its inverse
+LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that is to be a double
+TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
+_LEVEL, _STEADY = 1e-3, 1e-6  # changes of a logarithm over a cell below which the mean of both ends will do
+_NO_LONGER = 0.2  # an error that falls by less than this factor has come down to rounding
+_POWER = 1.4  # of the distance of two trapezoidal sums that bounds the error of the finer
 
 
 @dataclass(frozen=True)
@@ -147,7 +115,7 @@ def log_integral(position: Array, log_f: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         fall = np.diff(scaled)
         mean = np.diff(size) / fall  # the logarithmic mean of both ends
-    level = ~(np.abs(fall) > 1e-3)
+    level = ~(np.abs(fall) > _LEVEL)
     mean[level] = 0.5 * (size[..., :-1] + size[..., 1:])[level]
     return np.asarray(most + np.log(np.vecdot(mean, np.diff(position))))
 
@@ -155,18 +123,6 @@ def log_integral(position: Array, log_f: Array) -> Array:
 def weighted_error(error: Array, log_share: Array) -> float:
     """The largest relative error of a value, those of next to no weight counted by their weight."""
     return float((error * np.exp(np.minimum(log_share + _SLIGHT, 0.0))).max())
-
-
-def lowest_before_bump(loss: Array, tilted: Array) -> float | None:
-    """Where the logarithm `tilted` is lowest between its first peak and a later rise by more than 1, if any."""
-    falling = np.flatnonzero(np.diff(tilted) < 0.0)
-    if not falling.size:
-        return None
-    loss, tilted = loss[falling[0] :], tilted[falling[0] :]
-    rise = tilted - np.minimum.accumulate(tilted)
-    if not (rise > 1.0).any():
-        return None
-    return float(loss[int(np.argmin(tilted[: int(np.argmax(rise)) + 1]))])
 
 
 def _kink(u: Complex, h: float) -> Complex:
@@ -185,7 +141,7 @@ def refined(
     while error > _SETTLED and not found.settled:
         found = transform(0.5 * found.h)
         before, error = error, worst(found)
-        if 0.2 * before < error < _RESOLVED:
+        if _NO_LONGER * before < error < _RESOLVED:
             break
     return found
 
@@ -237,8 +193,8 @@ class Moments:
         u = c + 1j * y
         exponent = (tilted - top) + 1j * np.outer(y, self.loss)
         size, rise = np.exp(exponent), np.diff(exponent)
-        mean = np.diff(size) / np.where(np.abs(rise) < 1e-6, 1.0, rise)
-        mean = np.where(np.abs(rise) < 1e-6, size[:, :-1], mean)
+        mean = np.diff(size) / np.where(np.abs(rise) < _STEADY, 1.0, rise)
+        mean = np.where(np.abs(rise) < _STEADY, size[:, :-1], mean)
         with np.errstate(over="ignore", invalid="ignore"):
             return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * np.exp(top))
 
@@ -291,9 +247,9 @@ class CurveMoments(Moments):
         self._curve, self._survey = curve, Survey.above(curve) if rough is None else Survey(rough)
         self._sharp = rough is None
         self._lattices: dict[float, tuple[int, Array, Array]] = {}
-        self.spread = 2.5 * math.exp(float(self._survey.log_delta[REMOVE][0]))
+        self.spread = SPREAD * math.exp(float(self._survey.log_delta[REMOVE][0]))
         self._spacing = 0.5 * self.spread
-        self.reach(-60.0)
+        self.reach(FIRST_FLOOR)
 
     def sharpen(self) -> bool:
         """Survey again, at the curve itself; False if that was done."""
@@ -332,7 +288,7 @@ class CurveMoments(Moments):
         if log_weight is not None:
             exponent = exponent + log_weight(k)
         top = float(exponent.max())
-        if top > 600.0:  # the moments themselves are beyond the doubles
+        if top > LARGEST_MOMENT:  # the moments themselves are beyond the doubles
             raise TooFine
         wrapped = np.bincount(index % points, weights=np.exp(exponent - top), minlength=points)
         u = np.asarray(c + 1j * line.y, dtype=np.complex128)
@@ -403,6 +359,6 @@ def alias(fine: Complex, distance: Array) -> Array:
 
     It falls at least geometrically with the number of points: halving the step squares it. 1.4 is used as the power.
     """
-    size = max(float(np.abs(fine).max()), 1e-300)
+    size = max(float(np.abs(fine).max()), TINY)
     d = distance / size
-    return np.asarray(size * np.minimum((8.0 * d) ** 1.4, d))
+    return np.asarray(size * np.minimum((8.0 * d) ** _POWER, d))

@@ -22,13 +22,16 @@ from numpy.polynomial.chebyshev import chebval
 from scipy import fft
 
 from ballsbins.accounting.curve import Array
+from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.moments import (
     DEEP,
+    FIRST_FLOOR,
+    LARGEST_MOMENT,
+    SPREAD,
     Complex,
     CurveMoments,
     Grid,
     Moments,
-    Split,
     TooFine,
     Transform,
     alias,
@@ -43,6 +46,8 @@ _FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁸, and the large
 _DEEPEST = -3000.0
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
 _DEGREE = 80
+_TURNS_PER_DEGREE = 0.7  # radians along the line for which a Chebyshev series of that degree has all digits
+_LARGEST_LOG_Z = 690.0  # e^690 is a double
 _ONE_THREAD = 2**17  # multiplications of a matrix product for which OpenBLAS does not start a second thread
 _MOST_NODES = 2**14
 _MOST_PRODUCTS = 4 * 10**7
@@ -57,10 +62,10 @@ class StepMoments(Moments):
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
         self._spacing = _SPACING
         self.least = math.log1p(-self._q)
-        self._floor = -60.0
+        self._floor = FIRST_FLOOR
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
         self._take()
-        self.spread = 2.5 * self._q * math.erf(self._s / math.sqrt(8.0))
+        self.spread = SPREAD * self._q * math.erf(self._s / math.sqrt(8.0))
 
     def reach(self, floor: float) -> None:
         """By a curve of that step."""
@@ -105,7 +110,7 @@ class StepMoments(Moments):
         if log_weight is not None:
             exponent = exponent + log_weight(loss)
         top = float(exponent.max())
-        if top > 600.0:  # the moments themselves are beyond the doubles
+        if top > LARGEST_MOMENT:  # the moments themselves are beyond the doubles
             raise TooFine
         factor = (c + 1j * line.y) * (c - 1.0 + 1j * line.y) * math.exp(top)
         some = np.flatnonzero(exponent > top - DEEP)
@@ -125,7 +130,7 @@ class StepMoments(Moments):
             log_step = np.log(h * away * (1.0 + np.exp(-t)))
             g = 0.5 * s + np.concatenate([-away[::-1], away])
             log_z = s * np.concatenate([-away[::-1], away])
-            known = (np.abs(g) < _FARTHEST) & (log_z < 690.0)
+            known = (np.abs(g) < _FARTHEST) & (log_z < _LARGEST_LOG_Z)
             g, log_z = g[known], log_z[known]
             log_v, off = log_hockey_stick(np.abs(log_z), s)
             log_v = log_v + np.minimum(log_z, 0.0) + math.log(q)
@@ -155,7 +160,7 @@ def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[
     """
     size = line.highest + 1
     weights = weight * np.stack([np.ones(coarse.shape), coarse])
-    if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < 0.7 * _DEGREE:
+    if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < _TURNS_PER_DEGREE * _DEGREE:
         nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
         turns = np.exp(0.5j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
         fine, other = (np.vecdot(row, turns) for row in weights)

@@ -27,8 +27,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from ballsbins.accounting.curve import REMOVE, Array, Direction
+from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.lines import Line, Lines, NoLine, Term, assemble
-from ballsbins.accounting.epochs.moments import Grid, Moments, Split, TooFine
+from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Grid, Moments, TooFine
 
 _SADDLES = 120  # candidates
 _NEGLIGIBLE = 44.0  # jumps whose effect is this far below the value, in logs, are left out
@@ -41,6 +42,37 @@ _MOST_JUMPS = 12
 _MOST_SPLITS = 12
 _MOST_TRIES = 3
 _END = 1e-16  # of the value, beyond the end of a line
+# Where saddles are looked for, in units of the inverse deviation: from so close to 1 (or 0), and up to so far left of
+# 0 and right of 1. The left goes on farther, because δ of `add` may fall faster than any exponential.
+_NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
+_ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
+_MARGIN = 1e-9  # more than the rounding of a Chernoff bound
+_DEEPER, _FURTHER = (
+    1.2,
+    1.35,
+)  # below 1.2 times the log of the value a loss does not matter; else look so much deeper
+_SPARE = 20.0  # what a saddle may lie below a Gaussian's, in logs
+_SAME_VALLEY = 0.95  # a valley no nearer than this, relative, is the one known already
+_LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
+_MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = (
+    100.0,
+    100.0,
+    60,
+)  # how far above K a jump is looked for, and at how many
+_FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
+_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = (
+    8e3,
+    300.0,
+    40,
+)  # how far the end of a line is looked for, and at how many y
+_END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
+_PER_HEIGHT = 0.1
+_LARGEST_LOG = 300.0  # of a number that is to be a double
+_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = (
+    400.0,
+    4000.0,
+    100,
+)  # the longest period, in deviations and in losses
 _SHORT = 1e-7  # so much of it may be beyond the end of a line that cannot be longer: it is part of the error stated
 _LONGEST = 2**17  # points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
@@ -54,7 +86,7 @@ class Product:
         self.factors = [(moments, count) for moments, count in factors if count > 0]
         self._right = direction == REMOVE
         self.count = sum(count for _, count in self.factors)
-        self._floor = -60.0
+        self._floor = FIRST_FLOOR
         self._estimates: dict[float, float] = {}
         self._known: dict[tuple[bool, Split | None], tuple[Array, Array]] = {}
 
@@ -66,14 +98,14 @@ class Product:
     @property
     def least(self) -> float:
         """No summed loss is below that, or by a rounding at most; −∞ if that is not known."""
-        return (1.0 + 1e-12) * sum(count * moments.least for moments, count in self.factors)
+        return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
 
     @cached_property
     def _away(self) -> Array:
         """Distances of candidates for c from 1 (right) or 0 (left)."""
         per_deviation = 1.0 / self.deviation
-        least = 1e-3 * min(per_deviation, 1.0)
-        return np.geomspace(least, (200.0 if self._right else 5000.0) * max(per_deviation, 1.0), _SADDLES)
+        least = _NEAREST * min(per_deviation, 1.0)
+        return np.geomspace(least, _FARTHEST[self._right] * max(per_deviation, 1.0), _SADDLES)
 
     @property
     def _candidates(self) -> Array:
@@ -114,22 +146,22 @@ class Product:
         for part, count in parts:
             excess = float(part.body.value[0].real)
             log_m += count * math.log1p(
-                excess + abs(excess) * (part.body.relative + 1e-9) + 2.0 * float(part.body.error[0])
+                excess + abs(excess) * (part.body.relative + _MARGIN) + 2.0 * float(part.body.error[0])
             )
-        return log_m + float((1.0 - c[at]) * k + peak[at]) + 1e-9
+        return log_m + float((1.0 - c[at]) * k + peak[at]) + _MARGIN
 
     def sheet(self, k: float, reach: float) -> Lines:
         """Lines for log K within `reach` of k: one through the saddle, or one for every number of jumps."""
         while True:
             ways = self._ways(k + reach if self._right else k)
             # beyond what has been looked at no loss may matter
-            deep = self._floor < 1.2 * ways[0].together - 60.0 - math.log(self.count)
+            deep = self._floor < _DEEPER * ways[0].together + FIRST_FLOOR - math.log(self.count)
             covered = all(moments.covers(ways[0].terms[0].c, ways[0].split) for moments, _ in self.factors)
             if covered and (deep or not self._right):
                 break
             if self._floor <= _DEEPEST:
                 raise NoLine("too deep")
-            self._look_out(max(1.35 * self._floor, _DEEPEST))
+            self._look_out(max(_FURTHER * self._floor, _DEEPEST))
         failure = NoLine("no way")
         for way in ways[:_MOST_TRIES]:
             try:
@@ -151,7 +183,7 @@ class Product:
         """
         until = math.inf
         if self._right:
-            until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - 20.0)
+            until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - _SPARE)
             if until < math.inf:  # of few values, for which moments are kept
                 until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
@@ -163,7 +195,7 @@ class Product:
                 for v in (m.valley(before.terms[0].c, before.split) for m, _ in self.factors)
                 if v is not None
             ]
-            if not valleys or (before.split is not None and min(valleys) > 0.95 * before.split.at):
+            if not valleys or (before.split is not None and min(valleys) > _SAME_VALLEY * before.split.at):
                 break
             at = min(valleys)
             ends = np.max([moments.log_value(np.array([0.0, at])) for moments, _ in self.factors], axis=0)
@@ -188,9 +220,11 @@ class Product:
 
         Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
         """
-        left, value = -self._away, max(value, -750.0)
+        left, value = -self._away, max(value, _LEAST_VALUE)
         others = self._moments(False, None)[0]
-        away = np.geomspace(0.5 * self.deviation, 100.0 * self.deviation + 100.0, 60)
+        away = np.geomspace(
+            0.5 * self.deviation, _MOST_DEVIATIONS * self.deviation + _MOST_LOSS, _JUMPS_TRIED
+        )
         log_v = np.max([moments.log_value(k + away) for moments, _ in self.factors], axis=0)
         small = math.log(self.count) + log_v + _lowest(-away, left, others) < value - _NEGLIGIBLE
         return float(away[int(np.argmax(small))]) if small.any() else math.inf
@@ -239,7 +273,7 @@ class Product:
         at = int(np.clip(np.argmin(height), 1, height.size - 2))
         x, y = np.log(self._away[at - 1 : at + 2]), height[at - 1 : at + 2]
         first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
-        curvature = max(float(second), 0.05)
+        curvature = max(float(second), _FLATTEST)
         away = math.exp(x[1] - float(np.clip(first / curvature, x[0] - x[1], x[2] - x[1])))
         c = 1.0 + away if self._right else -away
         top = float(y[1])
@@ -248,7 +282,9 @@ class Product:
 
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small."""
-        candidates = np.geomspace(4.0 * self.deviation, 400.0 * self.deviation + 4000.0, 100)
+        candidates = np.geomspace(
+            4.0 * self.deviation, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
+        )
         worst = np.full(candidates.shape, -np.inf)
         envelope = self._envelope(split, term.jumps)
         for end in (k - reach, k + reach):
@@ -283,7 +319,9 @@ class Product:
 
     def _end(self, term: Term, split: Split | None, together: float) -> float:
         """About how far a line has to go, or as far as that can be told: small moments are not known roughly."""
-        ends = np.geomspace(8.0 * term.width, max(8e3 * term.width, 300.0 / self.deviation), 40)
+        ends = np.geomspace(
+            8.0 * term.width, max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation), _ENDS_TRIED
+        )
         y = np.append(0.0, ends)
         u = term.c + 1j * y
         with np.errstate(all="ignore"):
@@ -295,7 +333,7 @@ class Product:
             gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
         end = float(ends[int(np.argmax(gone | ~known[1:]))])
         if term.jumps > 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
-            end = min(end, max(float(ends[0]), 14.0 / split.width))
+            end = min(end, max(float(ends[0]), _END_OF_JUMPS / split.width))
         return end
 
     def _line(
@@ -314,9 +352,11 @@ class Product:
                 break
             line, off, beyond = assemble(term, grid, parts)
             height = line.scale + (1.0 - term.c) * term.k
-            if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (1.0 + 0.1 * abs(term.height)):
+            if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (
+                1.0 + _PER_HEIGHT * abs(term.height)
+            ):
                 raise NoLine("misjudged")
-            share = math.exp(min(line.scale + (1.0 - term.c) * k - together, 300.0))
+            share = math.exp(min(line.scale + (1.0 - term.c) * k - together, _LARGEST_LOG))
             if beyond * share < _END:
                 return line, off
             if beyond * share < _SHORT:
