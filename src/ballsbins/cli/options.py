@@ -289,7 +289,7 @@ _FIELDS = {
 class Method(Sampling):
     """By which method; the options of Monte Carlo belong to that one."""
 
-    method: Annotated[
+    method_name: Annotated[
         str,
         typer.Option(
             "--method",
@@ -299,13 +299,13 @@ class Method(Sampling):
 
     def chosen(self) -> str | MonteCarlo:
         """The method; options of Monte Carlo without it are an error."""
-        if self.method == MONTE_CARLO:
+        if self.method_name == MONTE_CARLO:
             return self.monte_carlo()
         for name, value in self.given().items():
             advice = f"Add --method {MONTE_CARLO}, or leave it out."
             option = "--" + name.replace("_", "-")
-            raise InvalidInputError(option, value, f"left out for --method {self.method}", advice)
-        return self.method
+            raise InvalidInputError(option, value, f"left out for --method {self.method_name}", advice)
+        return self.method_name
 
 
 def _orders(text: str) -> str | tuple[int, ...]:

@@ -39,7 +39,7 @@ def epsilon(run: Run, delta: DeltaOption, method: Method, json: JsonOption = Fal
     """What ε do I have? For example: ballsbins epsilon -s 0.35 -T 1000 -d 1e-6"""
     mechanism, derived = run.mechanism()
     chosen = method.chosen()
-    if method.method == MONTE_CARLO and method.grid is None:
+    if method.method_name == MONTE_CARLO and method.grid is None:
         advice = "State the ε among which to search, such as 0:12:25, before looking."
         raise InvalidInputError("--grid", None, f"given with --method {MONTE_CARLO}", advice)
     bound = mechanism.epsilon(delta, chosen)
