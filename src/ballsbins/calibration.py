@@ -221,7 +221,7 @@ def least_steps(
 
 
 @dataclass(frozen=True)
-class PlanRow:
+class CalibratedBatchSize:
     """One choice of batch size: what it costs in noise."""
 
     batch_size: int
@@ -233,7 +233,7 @@ class PlanRow:
         return self.mechanism.noise_multiplier / self.batch_size
 
 
-def plan(
+def calibrate_batch_sizes(
     num_examples: int,
     *,
     epsilon: float,
@@ -241,7 +241,7 @@ def plan(
     epochs: int = 1,
     batch_sizes: Sequence[int] | None = None,
     sampler: Callable[[int], Sampler] = BallsAndBins,
-) -> list[PlanRow]:
+) -> list[CalibratedBatchSize]:
     """Find what each batch size costs in noise, for a data set and a target.
 
     Args:
@@ -260,7 +260,7 @@ def plan(
         UnreachableTargetError: no noise multiplier up to 10⁶ meets the target.
 
     Example:
-        >>> rows = plan(60_000, epsilon=8.0, delta=1e-6, batch_sizes=[60, 600])
+        >>> rows = calibrate_batch_sizes(60_000, epsilon=8.0, delta=1e-6, batch_sizes=[60, 600])
         >>> [(row.batch_size, row.mechanism.sampler.steps) for row in rows]
         [(60, 1000), (600, 100)]
     """
@@ -271,7 +271,11 @@ def plan(
         b = _check.integer(
             "batch size", size, 1, n, advice="It is the expected number of examples in a batch."
         )
-        rows.append(PlanRow(b, calibrate(sampler(-(-n // b)), epsilon=epsilon, delta=delta, epochs=epochs)))
+        rows.append(
+            CalibratedBatchSize(
+                b, calibrate(sampler(-(-n // b)), epsilon=epsilon, delta=delta, epochs=epochs)
+            )
+        )
     return rows
 
 

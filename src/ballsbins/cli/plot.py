@@ -131,19 +131,19 @@ def noise_vs_batch_size(
 
     check_picture(out)
     sizes = sorted(set(batch_size)) if batch_size else None
-    plans: dict[str, list[calibration.PlanRow]] = {}
+    found: dict[str, list[calibration.CalibratedBatchSize]] = {}
     proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
     for name, make in {"balls-and-bins": BallsAndBins, "Poisson": Poisson, proved: Deterministic}.items():
-        plans[name] = calibration.plan(
+        found[name] = calibration.calibrate_batch_sizes(
             examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=sizes, sampler=make
         )
-        sizes = [row.batch_size for row in plans[name]]
+        sizes = [row.batch_size for row in found[name]]
     assert sizes is not None
     if len(sizes) < 2:
         raise InvalidInputError(
             "--batch-size", sizes, "at least two different sizes", "Leave it out for powers of 2."
         )
-    noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in plans.items()}
+    noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in found.items()}
     title = f"{examples:,} examples, {count(batches.epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}"
     _write(plots.noise_against_batch_size(sizes, noise, title=title), out)
 
