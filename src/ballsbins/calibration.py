@@ -82,11 +82,11 @@ def calibrate(
         return _excess(at(sigma).curve, epsilon, delta)
 
     low, high = LEAST_NOISE, MOST_NOISE
+    bins = isinstance(sampler, BallsAndBins)
     fixed = sampler.draws_once or not sampler.amplifies
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
-    # With more noise than this only δ_D is known, which may be larger than δ_B is here.
     start, stride = min(max(_USUAL_NOISE * root, low), high), 2.0
-    if isinstance(sampler, BallsAndBins) and (epochs == 1 or fixed):
+    if bins and (epochs == 1 or fixed):
         start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
         start, stride = min(max(start, low), high), _CLOSE
     elif not fixed:
@@ -97,8 +97,8 @@ def calibrate(
         near = min(start, most)
         return least(excess, low, most, start=near, relative=RELATIVE, what="noise multiplier", stride=stride)
 
-    # with more noise than that only δ_D is known, which may be larger than δ_B is here
-    exact = min(LARGEST_SIGMA * root, high) if isinstance(sampler, BallsAndBins) else high
+    # With more noise than this only δ of deterministic batches is known, which may be larger than the target allows.
+    exact = min(LARGEST_SIGMA * root, high) if bins else high
     try:
         sigma = noise(exact)
     except UnreachableTargetError:
@@ -213,7 +213,7 @@ def least_steps(
 
     if misses(MAX_STEPS):
         raise UnreachableTargetError(
-            f"even {MAX_STEPS:,} steps an epoch at noise_multiplier={noise_multiplier:g} miss "
+            f"even {MAX_STEPS:,} steps per epoch at noise_multiplier={noise_multiplier:g} miss "
             f"epsilon <= {epsilon:g} at delta={delta:g}. Use more noise or a larger target."
         )
     steps = 1 if not misses(1) else 1 + _last_true(misses, MAX_STEPS)
@@ -280,7 +280,7 @@ def calibrate_batch_sizes(
 
 
 def _usual_sizes(num_examples: int) -> list[int]:
-    """Powers of 2 that make between 8 and 100,000 steps an epoch, at most eight of them."""
+    """Powers of 2 that make between 8 and 100,000 steps per epoch, at most eight of them."""
     sizes = [2**k for k in range(4, 40) if 8 <= num_examples / 2**k <= _MOST_USUAL_STEPS]
     return sizes[-8:] or [num_examples]
 

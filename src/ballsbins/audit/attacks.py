@@ -96,7 +96,7 @@ def observations(
     """Run the mechanism so many times with noise of `noise_multiplier`, some runs at a time.
 
     Yields:
-      What is observed, of shape (runs, epochs, steps), and what the sums were before the noise.
+        What is observed, of shape (runs, epochs, steps), and what the sums were before the noise.
     """
     game = game_of(mechanism)
     height = game.present if present else game.absent
@@ -146,7 +146,7 @@ def _places(mechanism: Mechanism, trials: int, key: Key) -> Places:
     sampler = mechanism.sampler
     if isinstance(sampler, Shuffle):
         return [_shuffled(sampler, trials, key, epoch, mechanism.epochs) for epoch in range(mechanism.epochs)]
-    if isinstance(sampler, Deterministic):
+    if not sampler.is_random:
         first = next(step for step, batch in enumerate(mechanism.batches(sampler.steps, key)) if 0 in batch)
         return [(np.arange(trials), np.full(trials, first))] * mechanism.epochs
     # Balls-and-bins and Poisson place every example independently of all others: so the examples of one draw
@@ -226,9 +226,9 @@ def learned(
     """Return the score of a run, learned from other runs with the canary and without.
 
     Args:
-      present: observations and sums of runs with the canary; values whose sum is not 0 are those of its batch.
-      absent: the same without it; all of its values, or those whose sum is not 0 if there are any.
-      noise_multiplier: σ of the noise.
+        present: observations and sums of runs with the canary; values whose sum is not 0 are those of its batch.
+        absent: the same without it; all of its values, or those whose sum is not 0 if there are any.
+        noise_multiplier: σ of the noise.
     """
     counts = [np.ones(_CELLS), np.ones(_CELLS)]
     for side, runs in enumerate((absent, present)):

@@ -198,10 +198,30 @@ def audit(
     seed: int = 0,
     secret_noise_multiplier: float | None = None,
 ) -> Audit:
-    """Attack the mechanism `trials` times with the canary and as often without, and compare with its claim.
+    """Attack a mechanism many times with the canary and as often without, and compare with its claim.
 
-    `secret_noise_multiplier` runs it with other noise than it claims: the negative control, to see that the audit
-    would notice.
+    Args:
+        mechanism: what claims to be private; whole epochs, without truncation.
+        delta: δ at which its ε is tested, strictly between 0 and 1.
+        trials: the number of runs with the canary, and of runs without, from 100. Small δ need very many.
+        confidence: the probability with which all lower bounds hold, strictly between 0 and 1.
+        seed: the same seed gives the same audit.
+        secret_noise_multiplier: the noise that is really added, if another than claimed: the negative control, to see
+            that the audit would notice.
+
+    Returns:
+        What the runs show, beside what is claimed.
+
+    Raises:
+        InvalidInputError: an argument is out of its range, or the mechanism cannot be audited.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> mechanism = Mechanism(BallsAndBins(steps=10), noise_multiplier=1.0)
+        >>> audit(mechanism, delta=1e-2, trials=1000).consistent
+        True
+        >>> audit(mechanism, delta=1e-2, trials=1000, secret_noise_multiplier=0.1).consistent
+        False
     """
     advice = "More runs see smaller probabilities: ε of 10 needs about a million."
     count = _check.integer("trials", trials, _LEAST_TRIALS, 10**9, advice=advice)

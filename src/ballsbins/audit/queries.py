@@ -43,11 +43,30 @@ def answer_queries(
     key: Key | bytes | int,
     noise_multiplier: float | None = None,
 ) -> Array:
-    """Run every step: g_t = Σ_{i ∈ S_t} ψ_t(x_i) + N(0, σ²I), with ψ_t chosen from g_1 … g_{t−1}.
+    """Run every step: g_t = Σ_(i ∈ S_t) ψ_t(x_i) + N(0, σ²I), with ψ_t chosen from g_1 … g_(t−1).
 
     The batches come from the mechanism's own sampler, and what is released from the arithmetic of training: sums on
-    the grid, with exact noise from the key, in float32. `noise_multiplier` is only given to run something else than
-    what is claimed, as an audit's negative control does.
+    the grid, with exact noise from the key, in float32.
+
+    Args:
+        mechanism: sampler, noise multiplier and epochs.
+        query: a function from the responses so far, [steps, d], to ψ_t of every example, [n, d], each of norm at
+            most 1.
+        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+        noise_multiplier: only given to run something else than what is claimed, as an audit's negative control does.
+
+    Returns:
+        The responses, [total steps, d].
+
+    Raises:
+        InvalidInputError: a vector of the query is longer than 1.
+
+    Example:
+        >>> import numpy as np
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> mechanism = Mechanism(BallsAndBins(steps=4), noise_multiplier=1.0)
+        >>> answer_queries(mechanism, lambda responses: np.ones((10, 1)), key=1).shape
+        (4, 1)
     """
     sigma = mechanism.noise_multiplier if noise_multiplier is None else noise_multiplier
     chosen: Key = as_key(key)

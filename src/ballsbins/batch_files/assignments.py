@@ -2,7 +2,7 @@
 
 Rows are in batch order. For samplers that put every row into one batch it is the embedded engine on the identities
 alone, so truncation and the search for duplicates are the same. Poisson puts a row into Bin(T, 1/T) batches of an
-epoch: on average one, none with probability 1/e; so the file has about n rows an epoch, a join with it repeats rows,
+epoch: on average one, none with probability 1/e; so the file has about n rows per epoch, a join with it repeats rows,
 and 37 % of the data are not in it. It is drawn batch by batch, in memory for one batch.
 
 The file's key-value metadata has the public id of its run (`RUN_METADATA`): with it, more epochs of the run can be
@@ -86,7 +86,26 @@ def plan_assignment(
     memory: Memory | None = None,
     compression: str = "snappy",
 ) -> BuildPlan:
-    """Decide how to assign the rows of `source`: files, or the number of rows where they are named by position."""
+    """Decide how to assign rows to batches.
+
+    Args:
+        source: the table; or the number of rows where they are named by their position.
+        sampler: how batches are drawn; or a function from the number of rows to that.
+        identity_column: the unique column that names the rows.
+        memory: the limit on resident memory; 1 GB by default.
+        compression: of the Parquet file: snappy, zstd, lz4 or none.
+
+    Returns:
+        What `assign` takes.
+
+    Raises:
+        InvalidInputError: an argument does not fit the sampler or the table.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> plan_assignment(100, BallsAndBins(steps=4)).num_examples
+        100
+    """
     if identity_column is None:
         rows: Any = Positions(source if isinstance(source, int) else source.count())
     elif isinstance(source, int):
@@ -114,14 +133,26 @@ def assign(
     """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
 
     Args:
-      plan: what is assigned, from `plan_assignment`.
-      path: the file to write; it must not exist yet.
-      key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
-      epochs: the epochs to assign, counted from 0.
-      report: called with the progress.
+        plan: what is assigned, from `plan_assignment`.
+        path: the file to write; it must not exist yet.
+        key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
+        epochs: the epochs to assign, counted from 0.
+        report: called with how far it is.
 
     Returns:
-      The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
+        The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
+
+    Raises:
+        InvalidInputError: no epoch is named.
+        DataError: the file exists, or cannot be written.
+
+    Example:
+        >>> import pyarrow.parquet as pq
+        >>> from ballsbins import BallsAndBins, new_key
+        >>> from ballsbins.batch_files.assignments import plan_assignment
+        >>> run = assign(plan_assignment(100, BallsAndBins(steps=4)), "assignment.parquet", new_key())
+        >>> pq.read_table("assignment.parquet").column_names
+        ['position', 'epoch', 'batch']
     """
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)

@@ -106,17 +106,17 @@ def begin_epoch(plan: BuildPlan, directory: Path, key: Key, epoch: int) -> Begun
     """Prepare a directory for one epoch, and decide to which run the epoch belongs.
 
     Args:
-      plan: what is built.
-      directory: where it is built; made if it does not exist.
-      key: a master key, or the key of one run.
-      epoch: the number of the epoch that is stored.
+        plan: what is built.
+        directory: where it is built; made if it does not exist.
+        key: a master key, or the key of one run.
+        epoch: the number of the epoch that is stored.
 
     Returns:
-      If the directory holds complete epochs: their run. Otherwise the run of `key` or, for a master key, a new run.
-      `new_epoch` compares again before the epoch appears, since other processes may build into the directory.
+        If the directory holds complete epochs: their run. Otherwise the run of `key` or, for a master key, a new run.
+        `new_epoch` compares again before the epoch appears, since other processes may build into the directory.
 
     Raises:
-      DataError: the directory holds epochs of another run, of another master key, or of other inputs.
+        DataError: the directory holds epochs of another run, of another master key, or of other inputs.
     """
     check_row_order(plan.sampler, plan.num_examples, plan.identity)
     prepare_directory(directory)
@@ -148,10 +148,35 @@ def _key_of_run(directory: Path, key: Key, there: Sequence[Manifest]) -> Key:
 def build(
     plan: BuildPlan, directory: str | Path, key: Key, epoch: int = 0, report: Report | None = None
 ) -> Manifest:
-    """Write one epoch of batch files, unless it is there already; return its manifest.
+    """Write one epoch of batch files, unless it is there already.
 
     Samplers that draw the same batches for all epochs have only epoch 0 built. The epoch belongs to the run whose
     epochs are in the directory; in an empty one a new run begins, unless `key` belongs to a run already.
+
+    Args:
+        plan: what is built, from `plan_build`.
+        directory: where; made with mode 0700 if it does not exist. It holds epochs of one run, and nothing else.
+        key: a master key; or the key of one run, `key.for_run(run)`.
+        epoch: the number of the epoch, from 0.
+        report: called with how far the build is.
+
+    Returns:
+        The manifest of the epoch.
+
+    Raises:
+        DataError: the directory holds something else, another process builds the epoch, or the disk is too small.
+        InvalidInputError: a batch does not fit in memory, or the sampler puts rows into several batches.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": range(100)}), "table.parquet")
+        >>> from ballsbins import BallsAndBins, new_key
+        >>> from ballsbins.batch_files.build_plan import plan_build
+        >>> from ballsbins.batch_files.inputs import open_inputs
+        >>> manifest = build(plan_build(open_inputs(["table.parquet"]), BallsAndBins(steps=4)), "batches", new_key())
+        >>> manifest.epoch, manifest.num_examples
+        (0, 100)
     """
     path, number = Path(directory), stored_epoch(plan.sampler, check_epoch(epoch))
     run_key, manifest, is_there = begin_epoch(plan, path, key, number)

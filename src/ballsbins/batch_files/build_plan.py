@@ -103,11 +103,11 @@ class BuildPlan:
         """Return the manifest of an epoch.
 
         Args:
-          key: the key of the run, from `Key.for_run`.
-          epoch: the number of the epoch, from 0.
+            key: the key of the run, from `Key.for_run`.
+            epoch: the number of the epoch, from 0.
 
         Raises:
-          SecretError: `key` is a master key. A run id drawn here would not be that of the batches.
+            SecretError: `key` is a master key. A run id drawn here would not be that of the batches.
         """
         if key.run is None:
             raise SecretError(
@@ -222,9 +222,34 @@ def plan_build(
     compression: str = "snappy",
     num_examples: int | None = None,
 ) -> BuildPlan:
-    """Count the rows and decide how to build; `sampler` may be a function of their number, `mechanism` of it.
+    """Count the rows, and decide how to build batch files.
 
-    `num_examples`, if stated, is compared with the rows that there are.
+    Args:
+        inputs: the table, from `open_inputs`.
+        sampler: how batches are drawn; or a function from the number of rows to that.
+        mechanism: what the batches are built for, if the noise is decided; or a function from the sampler to that.
+        identity_column: the unique column that names the rows; by default they are named by their position.
+        pad: whether every batch is filled up to the largest size, with rows of weight 0.
+        memory: the limit on resident memory; 1 GB by default.
+        compression: of the Parquet files: snappy, zstd, lz4 or none.
+        num_examples: if stated, it is compared with the rows that there are.
+
+    Returns:
+        The plan: what it will need, and what `build` takes.
+
+    Raises:
+        InvalidInputError: an argument is out of its range, or the rows are not as many as stated.
+        DataError: the inputs cannot be read, or do not have the identity column.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": range(100)}), "table.parquet")
+        >>> from ballsbins import BallsAndBins
+        >>> from ballsbins.batch_files.inputs import open_inputs
+        >>> made = plan_build(open_inputs(["table.parquet"]), lambda rows: BallsAndBins(steps=rows // 25))
+        >>> made.num_examples, made.sampler.steps
+        (100, 4)
     """
     counted = inputs.count()
     if num_examples is not None and counted != num_examples:

@@ -64,7 +64,7 @@ def new_epoch(directory: Path, manifest: Manifest) -> Iterator[tuple[Path, Path]
     """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well.
 
     Raises:
-      DataError: another process builds this epoch or has built it, or has built an epoch of another run meanwhile.
+        DataError: another process builds this epoch or has built it, or has built an epoch of another run meanwhile.
     """
     epoch = manifest.epoch
     work = directory / f"{_BUILDING}{epoch_name(epoch)}"

@@ -223,7 +223,28 @@ class Inputs:
 
 
 def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = None) -> Inputs:
-    """Open files and directories of files, in the order given; a directory's files are taken in order of path."""
+    """Open files, and directories of files, as one table.
+
+    Args:
+        addresses: Parquet, CSV or TSV files and directories of them, local or at an address that pyarrow.fs knows;
+            all of one kind and one schema. They are taken in the order given, the files of a directory in order of
+            path.
+        csv: how text files are read.
+
+    Returns:
+        The table. Nothing but schemas is read yet.
+
+    Raises:
+        InvalidInputError: no address is given, or `csv` is given for Parquet.
+        DataError: an address does not exist or cannot be read, or the files differ in kind or schema.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": range(100)}), "table.parquet")
+        >>> open_inputs(["table.parquet"]).count()
+        100
+    """
     if not addresses:
         raise InvalidInputError(
             "the inputs", [], "at least one file or directory", "Name the table to batch."

@@ -304,10 +304,39 @@ def padded_arrays(
     ranks: int = 1,
     columns: Sequence[str] | None = None,
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Give the batches from step `start` on as arrays of one, public length, with their `weight`.
+    """Give batches as NumPy arrays of one, public length, with their `weight`: what JAX compiles once for.
 
     The length is that of the largest batch there may be, divided among the ranks; files need not be padded. Rows of
     weight 0 hold nothing: multiply losses or clipped gradients by the weight, and divide by the public n/T.
+
+    Args:
+        files: the batch files.
+        epoch: the number of the epoch, from 0.
+        start: the first step to give.
+        rank: the number of this process, from 0.
+        ranks: the number of processes that share every batch.
+        columns: the columns to read; all by default.
+
+    Yields:
+        For each step a dict from column to array.
+
+    Raises:
+        InvalidInputError: the sampler has no largest batch, or a column of the table is named `weight`.
+        DataError: a batch is larger than it may be.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> import pyarrow.parquet as pq
+        >>> pq.write_table(pa.table({"x": range(100)}), "table.parquet")
+        >>> from ballsbins import BallsAndBins, new_key
+        >>> from ballsbins.batch_files import BatchFiles
+        >>> from ballsbins.batch_files.build import build
+        >>> from ballsbins.batch_files.build_plan import plan_build
+        >>> from ballsbins.batch_files.inputs import open_inputs
+        >>> sampler = BallsAndBins(steps=4, max_batch_size=60, num_examples=100)
+        >>> made = build(plan_build(open_inputs(["table.parquet"]), sampler), "batches", new_key())
+        >>> {len(batch["weight"]) for batch in padded_arrays(BatchFiles.open("batches"), epoch=0)}
+        {60}
     """
     stored = [name for name, _ in files.manifest.columns] if columns is None else list(columns)
     if files.manifest.padded_to is not None:

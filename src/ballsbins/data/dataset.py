@@ -124,7 +124,7 @@ class Dataset:
         return sorted((self.path / self._check(split)).glob("*.parquet"))
 
     def examples(self, split: Split) -> Examples:
-        """Read a whole split into memory: 4 bytes a value."""
+        """Read a whole split into memory: 4 bytes per value."""
         parquet = _extras.load("pyarrow.parquet", feature="Reading a data set", extra="data")
         size = self.num_examples(split)
         columns = [LABEL, *self.features.names]

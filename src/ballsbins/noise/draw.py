@@ -55,22 +55,23 @@ def rounded_normals(
     * a value depends on nothing else: not on the executor, the number of threads or the platform.
 
     Args:
-      key: the secret key.
-      domain: what the values are for, such as ("training noise", step). No two uses may share a domain.
-      count: how many.
-      out: room for them, at least `count` values; new memory by default.
-      executor: who computes. By default numba if it is installed, else JAX if it is, else NumPy.
-      threads: how many pieces are computed at the same time; by default one for each core.
+        key: the secret key.
+        domain: what the values are for, such as ("training noise", step). No two uses may share a domain.
+        count: how many.
+        out: room for them, at least `count` values; new memory by default.
+        executor: who computes. By default numba if it is installed, else JAX if it is, else NumPy.
+        threads: how many pieces are computed at the same time; by default one for each core.
 
     Returns:
-      int32[count]; a view of `out` if that is given.
+        int32[count]; a view of `out` if that is given.
 
     Raises:
-      InvalidInputError: `count` is negative, or `out` is too small or of another type.
+        InvalidInputError: `count` is negative, or `out` is too small or of another type.
 
     Example:
-      >>> rounded_normals(Key(bytes(32)), ("example",), 3, executor="numpy").dtype
-      dtype('int32')
+        >>> from ballsbins import Key
+        >>> rounded_normals(Key(bytes(32)), ("example",), 3, executor="numpy").dtype
+        dtype('int32')
     """
     size = _check.integer("count", count, 0, advice="State how many values to draw.")
     room = np.empty(size, np.int32) if out is None else out

@@ -80,14 +80,14 @@ def pair_function(
     """Return the arithmetic of one pair (or of arrays of pairs) in terms of somebody's operations.
 
     Args:
-      where: (condition, a, b) → a where the condition holds, else b.
-      bits_of: the bits of a float64 as int64.
-      float_of: the float64 with these bits.
-      root: the square root.
-      nearest: the nearest integer, as float64.
+        where: (condition, a, b) → a where the condition holds, else b.
+        bits_of: the bits of a float64 as int64.
+        float_of: the float64 with these bits.
+        root: the square root.
+        nearest: the nearest integer, as float64.
 
     Returns:
-      A function of two int64 words w and a: the two integers, as float64, and whether they are undecided.
+        A function of two int64 words w and a: the two integers, as float64, and whether they are undecided.
     """
 
     def pair(w: Any, a: Any) -> tuple[Any, Any, Any]:

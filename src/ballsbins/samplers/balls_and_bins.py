@@ -234,7 +234,7 @@ def group_by_bin(
 ) -> Grouped:
     """Group the examples by `bins(start, stop)`, the bins of a range of them.
 
-    Memory besides the result: 2 or 4 bytes an example for the bins, and up to 22 bytes an example of one
+    Memory besides the result: 2 or 4 bytes per example for the bins, and up to 22 bytes per example of one
     chunk (10 where one chunk holds all), which is at most a third of all if there are several.
     """
     narrow: type[np.uint16 | np.int32] = np.uint16 if num_bins <= 2**16 else np.int32

@@ -230,7 +230,7 @@ class Batches:
     """The batches of one epoch from step `start` on: iterable any number of times, with an exact length.
 
     `batches[j]` is the j-th that iteration gives; `batches.at(step)` counts from the epoch's beginning. Empty
-    batches are given, never skipped. Arrays are read-only, of 4 bytes an index up to 2³² − 1 examples and 8
+    batches are given, never skipped. Arrays are read-only, with 4 bytes per index up to 2³² − 1 examples and 8
     above. What is large is drawn at first use and left out of pickles; a pickle does hold the key. The length
     of a batch is secret (except for Shuffle and Deterministic): log it nowhere, divide by the public n/T.
 

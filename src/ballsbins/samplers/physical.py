@@ -36,8 +36,24 @@ class PaddedBatch:
 def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) -> IndexArray:
     """Keep the `max_batch_size` examples with the smallest words, ties by place, in the given order.
 
-    Formal guarantee: for independent uniform words a batch of b examples loses a uniformly random subset, up
-    to a total variation of b²/2⁶⁵ by ties; whether an example stays depends on its batch alone.
+    Formal guarantee: for independent uniform words a batch of b examples loses a uniformly random subset, up to a
+    total variation of b²/2⁶⁵ by ties; whether an example stays depends on its batch alone.
+
+    Args:
+        batch: the indices of the examples.
+        words: one 64-bit word for each, from `truncation_words`.
+        max_batch_size: the largest batch, from 1.
+
+    Returns:
+        At most `max_batch_size` of the indices.
+
+    Raises:
+        InvalidInputError: there is not one word for each example.
+
+    Example:
+        >>> import numpy as np
+        >>> truncate(np.arange(4), np.array([7, 1, 9, 3], dtype=np.uint64), 2).tolist()
+        [1, 3]
     """
     limit = _check.integer("max_batch_size", max_batch_size, 1, advice="Give the largest batch that fits.")
     if len(words) != len(batch):
@@ -55,7 +71,24 @@ def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) 
 
 
 def pad(batch: IndexArray, size: int) -> PaddedBatch:
-    """Fill a batch up to exactly `size` with index −1 and weight 0. The real examples come first."""
+    """Fill a batch up to exactly `size` with index −1 and weight 0. The real examples come first.
+
+    Args:
+        batch: the indices of the examples.
+        size: the fixed size, usually the sampler's `max_batch_size`.
+
+    Returns:
+        Indices and weights, each of length `size`.
+
+    Raises:
+        InvalidInputError: the batch is larger than `size`.
+
+    Example:
+        >>> import numpy as np
+        >>> padded = pad(np.array([4, 2]), 3)
+        >>> padded.indices.tolist(), padded.weights.tolist()
+        ([4, 2, -1], [1.0, 1.0, 0.0])
+    """
     length = _check.integer("size", size, 1, advice="Give the fixed batch size, usually max_batch_size.")
     if len(batch) > length:
         raise InvalidInputError(
@@ -83,18 +116,49 @@ def weights_of(count: int, size: int) -> NDArray[np.float32]:
 
 
 def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:
-    """Cut a batch into pieces of at most `microbatch_size`, for accumulating gradients before one noisy step.
+    """Cut a batch into pieces, for accumulating gradients before one noisy step.
 
     An empty batch gives one empty piece, so that every step has a last piece, at which the noise is added.
+
+    Args:
+        batch: the indices of the examples.
+        microbatch_size: the largest piece, from 1.
+
+    Returns:
+        The pieces, in order.
+
+    Raises:
+        InvalidInputError: `microbatch_size` is below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> [piece.tolist() for piece in split(np.arange(5), 2)]
+        [[0, 1], [2, 3], [4]]
     """
     size = _check.integer("microbatch_size", microbatch_size, 1, advice="Give the size that fits in memory.")
     return [batch[begin : begin + size] for begin in range(0, max(len(batch), 1), size)]
 
 
 def split_padded(batch: PaddedBatch, microbatch_size: int) -> list[PaddedBatch]:
-    """Cut a padded batch into pieces of exactly `microbatch_size`, which must divide its size.
+    """Cut a padded batch into pieces of one size.
 
     The number and shape of the pieces are then public, whatever the batch holds.
+
+    Args:
+        batch: the padded batch.
+        microbatch_size: the size of a piece, which must divide that of the batch.
+
+    Returns:
+        The pieces, in order.
+
+    Raises:
+        InvalidInputError: `microbatch_size` does not divide the size of the batch.
+
+    Example:
+        >>> import numpy as np
+        >>> from ballsbins.samplers import pad
+        >>> len(split_padded(pad(np.arange(5), 6), 2))
+        3
     """
     advice = f"Choose a divisor of the padded size {len(batch.indices)}, or pad to a multiple of it."
     size = _check.integer("microbatch_size", microbatch_size, 1, advice=advice)
@@ -107,10 +171,23 @@ def split_padded(batch: PaddedBatch, microbatch_size: int) -> list[PaddedBatch]:
 
 
 def rank_slice(batch: IndexArray, rank: int, world_size: int) -> IndexArray:
-    """Return one rank's share of a batch for data-parallel training: every world_size-th example.
+    """Give one rank's share of a batch for data-parallel training: every world_size-th example.
 
-    Formal guarantee: the shares of all ranks are disjoint, their union is the batch, and their sizes differ
-    by at most one. A share may be empty; the rank must still take its step.
+    Formal guarantee: the shares of all ranks are disjoint, their union is the batch, and their sizes differ by at
+    most one. A share may be empty; the rank must still take its step.
+
+    Args:
+        batch: the indices of the examples.
+        rank: the number of this process, from 0.
+        world_size: the number of processes that train.
+
+    Returns:
+        The rank's indices.
+
+    Example:
+        >>> import numpy as np
+        >>> rank_slice(np.arange(5), rank=1, world_size=2).tolist()
+        [1, 3]
     """
     first, stride = check_rank(rank, world_size)
     return batch[first::stride]

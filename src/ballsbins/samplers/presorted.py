@@ -27,10 +27,24 @@ _CHUNK = 1 << 20
 def thrown_sizes(
     sampler: BallsAndBins, num_examples: int, key: Key | bytes | int, epoch: int = 0
 ) -> NDArray[np.int64]:
-    """Return the batch sizes of an epoch by throwing n balls into T bins and counting.
+    """Draw the batch sizes of an epoch by throwing n balls into T bins and counting.
 
-    Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted
-    from words of their own, so they are independent of the bins that `sampler.batches` uses.
+    Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted from
+    words of their own, so they are independent of the bins that `sampler.batches` uses.
+
+    Args:
+        sampler: balls-and-bins.
+        num_examples: n, the number of examples.
+        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+        epoch: the number of the epoch, from 0.
+
+    Returns:
+        The T sizes; as secret as the key.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> int(thrown_sizes(BallsAndBins(steps=4), 100, key=1).sum())
+        100
     """
     examples = sampler._check_num_examples(num_examples)
     balls = Keystream(as_key(key), *sampler._domain("thrown sizes", epoch))
@@ -45,11 +59,25 @@ def thrown_sizes(
 def binomial_sizes(
     sampler: BallsAndBins, num_examples: int, key: Key | bytes | int, epoch: int = 0
 ) -> Iterator[int]:
-    """Give the batch sizes of an epoch one by one: b_t from Bin(n − b_1 − … − b_(t−1), 1/(T − t + 1)).
+    """Draw the batch sizes of an epoch one by one: b_t from Bin(n − b_1 − … − b_(t−1), 1/(T − t + 1)).
 
     Formal guarantee: the sizes are exactly multinomial, as those of `thrown_sizes`. The paper fears for the
-    floating point of the binomial probabilities; here a binomial is a count of exact Bernoulli trials (by
-    their gaps, so with work proportional to the size drawn), and no probability is ever rounded.
+    floating point of the binomial probabilities; here a binomial is a count of exact Bernoulli trials (by their
+    gaps, so with work proportional to the size drawn), and no probability is ever rounded.
+
+    Args:
+        sampler: balls-and-bins.
+        num_examples: n, the number of examples.
+        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+        epoch: the number of the epoch, from 0.
+
+    Returns:
+        An iterator over the T sizes; as secret as the key.
+
+    Example:
+        >>> from ballsbins import BallsAndBins
+        >>> sum(binomial_sizes(BallsAndBins(steps=4), 100, key=1))
+        100
     """
     left = sampler._check_num_examples(num_examples)
     keystream = Keystream(as_key(key), *sampler._domain("binomial sizes", epoch))
@@ -66,7 +94,18 @@ def _binomial_sizes(keystream: Keystream, left: int, steps: int) -> Iterator[int
 
 
 def cut_in_order(sizes: Iterable[int]) -> Iterator[slice]:
-    """Give the consecutive parts of the shuffled data that have these sizes; empty ones too."""
+    """Cut shuffled data into consecutive parts.
+
+    Args:
+        sizes: the size of each part.
+
+    Yields:
+        One slice for each part; empty ones too.
+
+    Example:
+        >>> [(part.start, part.stop) for part in cut_in_order([3, 0, 2])]
+        [(0, 3), (3, 3), (3, 5)]
+    """
     begin = 0
     for size in sizes:
         yield slice(begin, begin + int(size))

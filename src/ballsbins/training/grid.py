@@ -66,12 +66,12 @@ class Grid:
     """The unit of a run and what it accounts for.
 
     Attributes:
-      noise_multiplier: σ, as stated and accounted for.
-      clip_norm: C.
-      rows: the most examples of a step.
-      excess: what the arithmetic of the sums adds to sensitivity, in units of C: `excess_of`.
-      dense: how many coordinates of the sum are rounded once for all examples.
-      scattered: how many coordinates of one example are rounded by themselves before they are added as integers.
+        noise_multiplier: σ, as stated and accounted for.
+        clip_norm: C.
+        rows: the most examples of a step.
+        excess: what the arithmetic of the sums adds to sensitivity, in units of C: `excess_of`.
+        dense: how many coordinates of the sum are rounded once for all examples.
+        scattered: how many coordinates of one example are rounded by themselves before they are added as integers.
     """
 
     noise_multiplier: float

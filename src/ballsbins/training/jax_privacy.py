@@ -108,16 +108,38 @@ def execution_plan(
     padded_to: int | None = None,
     start: int = 0,
 ) -> Any:
-    """Return jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
+    """Make jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
 
     Gradients are divided by the public n/T, and the noise is scaled to that. The state of the noise is the number
-    of the step. Every plan draws noise of its own, so no two share it; with a seed all repeats. `key` is a master
-    key, from which the key of a new run is derived: `plan.batch_selection_strategy.run` is its id. To resume, give
-    `key=key.for_run(that id)` and the steps already taken as `start`: batches go on from there, with fresh noise.
+    of the step. Every plan draws noise of its own, so no two share it; with a seed all repeats. To resume, give
+    `key=key.for_run(run)`, where `run` is `plan.batch_selection_strategy.run` of the run that was stopped, and the
+    steps already taken as `start`: batches go on from there, with fresh noise.
 
     Where batches are padded, gradients without `is_padding_example` are refused: the padding would be the last
     example of the data, many times. After the last step of the mechanism, and for a state that was used before, the
     noise transform gives no numbers (NaN): a compiled function cannot raise.
+
+    Args:
+        mechanism: sampler, noise multiplier and epochs.
+        num_examples: n, the number of training examples.
+        clip_norm: C, the largest norm of one example's gradient, above 0.
+        key: a master key, from which the key of a new run is derived; an integer is a seed for experiments.
+        padded_to: fill every batch up to this length with −1; by default the sampler's `max_batch_size`.
+        start: the number of steps already taken.
+
+    Returns:
+        The DPExecutionPlan.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        RunError: the noise that is computed on this machine is wrong.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> mechanism = Mechanism(BallsAndBins(steps=4), noise_multiplier=1.0)
+        >>> plan = execution_plan(mechanism, num_examples=64, clip_norm=1.0, key=1)
+        >>> sum(len(batch) for batch in plan.batch_selection_strategy.batch_iterator(64))
+        64
     """
     require_right_noise()
     secret = as_key(key).for_run()
@@ -152,16 +174,27 @@ def plan_card(
     metrics: Mapping[str, Any] | None = None,
     not_covered: Sequence[str] = (),
 ) -> Card:
-    """Return the card of a run with a plan of `execution_plan`, after so many steps in all.
+    """Write the card of a run with a plan of `execution_plan`, after so many steps in all.
 
     Args:
-      plan: the execution plan.
-      delta: δ of the claim.
-      steps_taken: all steps of the run, those before `start` included.
-      num_examples: as given to `execution_plan`.
-      clip_norm: as given to `execution_plan`.
-      metrics: free JSON.
-      not_covered: one sentence for each further use of the data.
+        plan: the execution plan.
+        delta: δ of the claim, strictly between 0 and 1.
+        steps_taken: all steps of the run, those before `start` included.
+        num_examples: as given to `execution_plan`.
+        clip_norm: as given to `execution_plan`.
+        metrics: free JSON.
+        not_covered: one sentence for each further use of the data.
+
+    Returns:
+        The card, with the claim for the steps taken.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism
+        >>> from ballsbins.training.jax_privacy import execution_plan
+        >>> mechanism = Mechanism(BallsAndBins(steps=4), noise_multiplier=1.0)
+        >>> plan = execution_plan(mechanism, num_examples=64, clip_norm=1.0, key=1)
+        >>> plan_card(plan, 1e-5, 3, num_examples=64, clip_norm=1.0).mechanism.last_epoch_steps
+        3
     """
     batches: MechanismBatches = plan.batch_selection_strategy
     run, planned = batches.mechanism.after(steps_taken), batches.mechanism

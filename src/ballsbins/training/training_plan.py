@@ -17,10 +17,25 @@ from ballsbins.samplers import Sampler
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is to be run. Without noise (`noise_multiplier` 0) it is not private, and without `clip_norm` plain SGD.
+    """What is to be run: batches, noise, clip norm, learning rate and network, all public.
 
-    Batches of balls-and-bins and Poisson vary in size, so their sampler needs `max_batch_size`: see `limited`. The
-    learning rate falls along a cosine from `learning_rate` to 0 over all steps.
+    Without noise (`noise_multiplier` 0) it is not private, and without `clip_norm` it is plain SGD. The learning rate
+    falls along a cosine from `learning_rate` to 0 over all steps.
+
+    Args:
+        sampler: how batches are drawn. Batches of balls-and-bins and Poisson vary in size, so their sampler needs
+            `max_batch_size`: `largest_batch.limited` finds it.
+        epochs: how often the data is passed.
+        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm; 0 is without privacy.
+        clip_norm: C, the largest norm of one example's gradient; needed with noise.
+        learning_rate: Adam's, at the first step.
+        embedding_dim: the length of the vector of a category.
+        hidden: the widths of the hidden layers.
+
+    Example:
+        >>> from ballsbins import Shuffle
+        >>> TrainingPlan(Shuffle(steps=10), epochs=3, noise_multiplier=1.0, clip_norm=1.0).total_steps
+        30
     """
 
     sampler: Sampler
@@ -63,7 +78,19 @@ class TrainingPlan:
 
     @staticmethod
     def of(mechanism: Mechanism, *, clip_norm: float, **rest: Any) -> TrainingPlan:
-        """The plan to run a mechanism: `rest` is the learning rate and the widths of the network."""
+        """Make the plan to run a mechanism.
+
+        Args:
+            mechanism: what to run: whole epochs.
+            clip_norm: C, the largest norm of one example's gradient.
+            rest: the learning rate and the widths of the network.
+
+        Returns:
+            The plan.
+
+        Raises:
+            InvalidInputError: the mechanism's last epoch is unfinished, or an argument is out of its range.
+        """
         if mechanism.last_epoch_steps is not None:
             advice = (
                 "TrainingPlan whole epochs; `train(…, stop_after=…)` stops early, and says so in the card."
@@ -84,13 +111,30 @@ class TrainingPlan:
         return self.epochs * self.sampler.steps
 
     def after(self, steps: int) -> Mechanism | None:
-        """What has been run after so many steps; None before the first, and without noise."""
+        """Give what has been run after so many steps.
+
+        Args:
+            steps: all steps taken, over all epochs.
+
+        Returns:
+            The mechanism that answers for them; None before the first step, and without noise.
+        """
         if self.noise_multiplier == 0.0 or steps == 0:
             return None
         return Mechanism(self.sampler, self.noise_multiplier).after(steps)
 
     def batch_shape(self, num_examples: int) -> int:
-        """The number of rows of every batch, padding included: public."""
+        """Give the number of rows of every batch, padding included: a public number.
+
+        Args:
+            num_examples: n, the number of training examples, at least one per step.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            InvalidInputError: there are fewer examples than steps.
+        """
         steps = self.sampler.steps
         advice = "Every step should have an example to expect: use fewer steps, that is larger batches."
         _check.integer("the number of training examples", num_examples, steps, advice=advice)
@@ -99,13 +143,25 @@ class TrainingPlan:
         return min(largest, num_examples)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Give the plan as plain data.
+
+        Returns:
+            Fields ready for JSON.
+        """
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         return plain | {"sampler": self.sampler.to_dict(), "hidden": list(self.hidden)}
 
     def facts(self, features: Features, num_examples: int) -> dict[str, Any]:
-        """All public facts that decide what is computed, apart from the data. No hash of the data is among them: it
-        would be a release of the data without noise.
+        """Collect all public facts that decide what is computed, apart from the data.
+
+        No hash of the data is among them: it would be a release of the data without noise.
+
+        Args:
+            features: the names of the features.
+            num_examples: n, the number of training examples.
+
+        Returns:
+            Fields ready for JSON.
         """
         return {
             "plan": self.to_dict(),

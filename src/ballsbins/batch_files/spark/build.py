@@ -3,7 +3,7 @@
 **Assignments.** Write only who goes where, on Spark: the same file as the embedded engine's `assign`.
 
 Executors sort and truncate the identities in parts; the driver strings the parts together. Poisson draws every batch
-on some executor and reads nothing: it costs about one line a row and epoch, but a join with it repeats rows.
+on some executor and reads nothing: it writes about one line per row and epoch, but a join with it repeats rows.
 """
 
 from __future__ import annotations
@@ -48,10 +48,25 @@ def build(
     session: SparkSession,
     parts: int | None = None,
 ) -> Manifest:
-    """Write one epoch of batch files, unless it is there already; return its manifest.
+    """Write one epoch of batch files on Spark, unless it is there already.
 
-    `parts` is the number of partitions and files, at most one for each batch; by default at least one for each core
-    of the cluster. No row's batch depends on it. The run is chosen as by the embedded engine.
+    The run is chosen as by the embedded engine.
+
+    Args:
+        plan: what is built, from `plan_build`.
+        directory: where; the driver and all executors must reach it under the same address.
+        key: a master key; or the key of one run, `key.for_run(run)`.
+        epoch: the number of the epoch, from 0.
+        report: called with how far the build is.
+        session: the Spark session, from `session`.
+        parts: the number of partitions and files, at most one for each batch; by default at least one for each core
+            of the cluster. No row's batch depends on it.
+
+    Returns:
+        The manifest of the epoch.
+
+    Raises:
+        DataError: Spark failed, or the inputs changed while they were read.
     """
     path, number = Path(directory).absolute(), stored_epoch(plan.sampler, check_epoch(epoch))
     per_file = batches_per_file(plan, session, parts)
@@ -87,10 +102,22 @@ def assign(
     session: SparkSession,
     parts: int | None = None,
 ) -> str:
-    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+    """Write the assignment of some epochs as one Parquet file of mode 0600, on Spark; it is as secret as the key.
 
-    `parts` is the number of partitions of an epoch; no row's batch depends on it. A master key begins a new run, and
-    the key of a run continues it. Returns the public id of the run, which the file's metadata has, too.
+    Args:
+        plan: what is assigned, from `plan_assignment`.
+        path: the file to write; it must not exist yet.
+        key: a master key begins a new run; the key of a run continues it.
+        epochs: the epochs to assign, counted from 0.
+        report: called with how far it is.
+        session: the Spark session, from `session`.
+        parts: the number of partitions of an epoch; no row's batch depends on it.
+
+    Returns:
+        The public id of the run, which the file's metadata has, too.
+
+    Raises:
+        DataError: Spark failed, or the file exists.
     """
     parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)

@@ -78,12 +78,12 @@ class Binding:
     """What one epoch of one run is bound to; makes the domain of its noise and the seals of its checkpoints.
 
     Attributes:
-      key: the key of the run.
-      facts: the public facts of the plan.
-      data: `data_tag` of the epoch's training data; secret.
-      begin: `state_digest` at the beginning of the epoch.
-      machine: `machine_facts()`.
-      branch: "" or a public random number.
+        key: the key of the run.
+        facts: the public facts of the plan.
+        data: `data_tag` of the epoch's training data; secret.
+        begin: `state_digest` at the beginning of the epoch.
+        machine: `machine_facts()`.
+        branch: "" or a public random number.
     """
 
     key: Key

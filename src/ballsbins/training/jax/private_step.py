@@ -94,11 +94,11 @@ def clipped_sum(
     Call it within `jax.enable_x64(True)`.
 
     Args:
-      model: the shape of the network.
-      parameters: float32.
-      batch: its rows are examples; where the weight is 0, padding.
-      clip_norm: C, a float64 scalar.
-      unit: of the grid, a float64 scalar; without it sums stay unrounded, for runs without noise.
+        model: the shape of the network.
+        parameters: float32.
+        batch: its rows are examples; where the weight is 0, padding.
+        clip_norm: C, a float64 scalar.
+        unit: of the grid, a float64 scalar; without it sums stay unrounded, for runs without noise.
     """
     inputs, rows, logits = model.forward(parameters, batch)
     g = (batch.weights * (jax.nn.sigmoid(logits) - batch.labels))[:, None]

@@ -77,11 +77,11 @@ def clipped_sum(samples: Sequence[torch.Tensor], grid: Grid) -> list[torch.Tenso
     """Sum the clipped gradients of all rows, in units of the grid.
 
     Args:
-      samples: for every parameter the gradients of all examples, [rows, *shape of the parameter].
-      grid: of the run.
+        samples: for every parameter the gradients of all examples, [rows, *shape of the parameter].
+        grid: of the run.
 
     Returns:
-      For every parameter its sum: integers, as float64. None if the norm of a row is not finite.
+        For every parameter its sum: integers, as float64. None if the norm of a row is not finite.
     """
     flat = [_rows(sample) for sample in samples]
     squares = torch.zeros(len(flat[0]), dtype=torch.float64)

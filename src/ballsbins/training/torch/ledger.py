@@ -86,14 +86,14 @@ class Ledger:
         """Go back, or stay, at a checkpoint; the next step writes it down.
 
         Args:
-          run: the run's id.
-          step: how many steps the checkpoint has.
-          noise: that of its last step, "" if it has none, None if it is not known.
-          replays: whether lost steps will be repeated bit for bit, if nothing has changed.
+            run: the run's id.
+            step: how many steps the checkpoint has.
+            noise: that of its last step, "" if it has none, None if it is not known.
+            replays: whether lost steps will be repeated bit for bit, if nothing has changed.
 
         Raises:
-          RunError: the ledger is not that of this checkpoint, or it has later steps and nobody said what became of
-            them.
+            RunError: the ledger is not that of this checkpoint, or it has later steps and nobody said what became of
+                them.
         """
         self._require_run(run)
         known = self._taken + self._lost

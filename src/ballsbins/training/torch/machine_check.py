@@ -51,13 +51,13 @@ def check_torch(
     """Test PyTorch on this machine; takes well under a second for small layers.
 
     Args:
-      device: where sums are computed, such as "cpu".
-      rows: the number of examples of a batch.
-      layers: (inputs, outputs) of dense layers to test besides the usual ones.
+        device: where sums are computed, such as "cpu".
+        rows: the number of examples of a batch.
+        layers: (inputs, outputs) of dense layers to test besides the usual ones.
 
     Example:
-      >>> check_torch().failures
-      ()
+        >>> check_torch().failures
+        ()
     """
     return _check(device, max(2, min(rows, _MOST_ROWS)), layers, torch.get_num_threads())
 
