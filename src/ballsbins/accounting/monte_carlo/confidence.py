@@ -38,7 +38,11 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import Array
 
-_HALVINGS = 75
+_HALVINGS = 75  # of at most e^750: to a rounding
+_SERIES = 0.02  # below, ten terms of the series of t − log(1+t) have all digits
+_TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
+_FARTHEST = 50.0  # logs below the mean at which a lower bound is worth nothing
+_MAURER_PONTIL = 7.0 / 3.0  # of the empirical Bernstein bound (Maurer and Pontil, 2009, theorem 4)
 _BET_HALVINGS = 28  # of at most 700: to 3·10⁻⁶ of the bound, on its outer side
 _TINIEST = 1e-22  # of u: below it p and q agree to rounding
 
@@ -58,7 +62,7 @@ def error_probability(value: float) -> float:
 
 def _excess(t: Array) -> Array:
     """g(t) = t − log(1+t) to relative rounding."""
-    small = np.abs(t) < 0.02
+    small = np.abs(t) < _SERIES
     with np.errstate(divide="ignore"):
         plain = t - np.log1p(t)
     x = np.where(small, t, 0.0)
@@ -78,10 +82,10 @@ def _divergence(q: Array, u: Array, sign: float) -> Array:
     """KL(q‖q·e^{±u}), ∞ where q·e^u ≥ 1."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         t = np.expm1(sign * u)
-        first = np.where(np.abs(u) < 0.02, _excess(t), t - sign * u)
+        first = np.where(np.abs(u) < _SERIES, _excess(t), t - sign * u)
         d = q * t
         room = 1.0 - q
-        second = np.where(d < room, _excess(np.maximum(-d / np.maximum(room, 1e-300), -1.0)), np.inf)
+        second = np.where(d < room, _excess(np.maximum(-d / np.maximum(room, _TINY), -1.0)), np.inf)
         total = q * first + np.where(room > 0.0, room * second, np.where(d > 0.0, np.inf, 0.0))
     return np.where(np.isnan(total), np.inf, total)
 
@@ -92,7 +96,7 @@ def _solve(q: Array, count: float, beta: float, sign: float) -> Array:
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
     left = np.full(q.shape, math.log(_TINIEST))
-    right = np.log(np.maximum(-log_q, 1e-300)) if sign > 0 else np.full(q.shape, math.log(1e300))
+    right = np.log(np.maximum(-log_q, _TINY)) if sign > 0 else np.full(q.shape, -math.log(_TINY))
     right = np.maximum(np.where(np.isfinite(right), right, 0.0), left)
     for _ in range(_HALVINGS):
         middle = 0.5 * (left + right)
@@ -105,7 +109,7 @@ def _solve(q: Array, count: float, beta: float, sign: float) -> Array:
 def log_kl_upper(mean: Array, count: float, beta: float) -> Array:
     """Log of the upper confidence bound on the mean of numbers in [0, 1]."""
     q = np.asarray(mean, dtype=np.float64)
-    inside = np.clip(q, 1e-300, 1.0)
+    inside = np.clip(q, _TINY, 1.0)
     none = math.log(-math.expm1(math.log(beta) / count))  # no hits: 1 − β^{1/m}
     solved = np.minimum(_solve(inside, count, beta, 1.0), 0.0)
     return np.where(q <= 0.0, none, np.where(q >= 1.0, 0.0, np.maximum(solved, none)))
@@ -114,7 +118,7 @@ def log_kl_upper(mean: Array, count: float, beta: float) -> Array:
 def log_kl_lower(mean: Array, count: float, beta: float) -> Array:
     """Log of the lower confidence bound; −∞ where the mean is 0."""
     q = np.asarray(mean, dtype=np.float64)
-    inside = np.clip(q, 1e-300, 1.0)
+    inside = np.clip(q, _TINY, 1.0)
     all_hit = math.log(beta) / count
     solved = _solve(inside, count, beta, -1.0)
     return np.where(q <= 0.0, -np.inf, np.where(q >= 1.0, all_hit, solved))
@@ -123,7 +127,7 @@ def log_kl_lower(mean: Array, count: float, beta: float) -> Array:
 def _bernstein(variance: Array, count: float, beta: float) -> Array:
     log_term = math.log(2.0 / beta)
     deviation = np.sqrt(2.0 * np.maximum(variance, 0.0) * log_term / count)
-    return np.asarray(deviation + 7.0 * log_term / (3.0 * (count - 1.0)))
+    return np.asarray(deviation + _MAURER_PONTIL * log_term / (count - 1.0))
 
 
 def log_bernstein_upper(mean: Array, variance: Array, count: float, beta: float) -> Array:
@@ -168,8 +172,8 @@ def log_bet_upper(values: Array, counts: Array, beta: float) -> float:
     mean = float(values @ counts) / float(counts.sum())
     if mean >= 1.0:
         return 0.0
-    start = math.log(max(mean, 1e-300))
-    return _refuted(lambda m: (m - values) / max(1.0 - m, 1e-300), counts, beta, start, 0.0)
+    start = math.log(max(mean, _TINY))
+    return _refuted(lambda m: (m - values) / max(1.0 - m, _TINY), counts, beta, start, 0.0)
 
 
 def log_bet_lower(values: Array, counts: Array, beta: float) -> float:
@@ -178,7 +182,7 @@ def log_bet_lower(values: Array, counts: Array, beta: float) -> float:
     if mean <= 0.0:
         return -math.inf
     start = math.log(mean)
-    floor = start - 50.0
+    floor = start - _FARTHEST
     if _money((values - math.exp(floor)) / math.exp(floor), counts) < math.log(1.0 / beta):
         return -math.inf
     return _refuted(lambda m: (values - m) / m, counts, beta, start, floor)

@@ -30,6 +30,7 @@ from ballsbins.errors import InvalidInputError
 Counts = NDArray[np.int64]
 
 STEP = 4e-4  # of the lattice, in units of 1/(1+τ): costs about that much of δ, relatively
+_ROUNDING = 1e-12  # more than that of the points of a lattice
 _REACH = 37.0  # e^−37 is rounding
 
 
@@ -131,7 +132,7 @@ def _shape(distance: Array, tilt: float) -> tuple[Array, Array]:
 def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
     """What the samples say of δ(ε), in units of the range b(ε)."""
     points = tally.lattice.points
-    if epsilon < points[0] - 1e-12:
+    if epsilon < points[0] - _ROUNDING:
         raise InvalidInputError(
             "epsilon", epsilon, f"at least {points[0]}", "These samples were counted for larger ones."
         )

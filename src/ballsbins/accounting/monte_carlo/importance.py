@@ -33,6 +33,7 @@ from ballsbins.accounting.monte_carlo.orders import checked
 from ballsbins.accounting.monte_carlo.pairs import Losses
 from ballsbins.accounting.monte_carlo.plain import with_spikes
 
+_LOST = 1e-13  # of a uniform number, absolutely, to rounding
 _SLAB = 2**18
 
 
@@ -162,7 +163,7 @@ class Combined:
             C = threshold(self.sigma, T, self.least_epsilon, ADD)
             z = np.exp(s * below(C * s, upper_tails(rng, count, T, orders)))
             low, high = math.log(T) + 0.5 * s * s - np.log(np.einsum("wi,ij->wj", weights(orders, T), z))
-            rounding = 1e-13 * T * s  # of the least of all uniform numbers, about 1/T, relative
+            rounding = _LOST * T * s  # of the least of all uniform numbers, about 1/T, relative
             return high - rounding, low + rounding  # of the loss, which falls in the sum
         tail = largest_tail(rng, count, T, math.exp(self.log_weight))
         top = -s * ndtri(tail) - 0.5 * s * s

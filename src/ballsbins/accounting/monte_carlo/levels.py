@@ -53,6 +53,12 @@ _UNCOMMON, _RARE, _OUT_OF_REACH = (
 )  # of |g|: next to nothing is this far below the mean; nothing at all
 _LARGEST = 1e11  # of log masses: beyond, differences of logs are rounding
 _LEAP = 0.25  # of log a between neighbours: more is no smooth change
+_BEYOND = 30.0  # e^−30 of δ is left out, and counted
+_OUT_OF_JUMPS, _WIDEST_CELL = (
+    10.0,
+    0.05,
+)  # cells of jumps are not finer for a g beyond s + 10, nor wider than this
+_FINE_FROM, _LARGEST_LOG_THETA = -3.0, 24.0  # tilts to choose from: log θ, closer together from −3 on
 _TRIES = 8  # bases that are computed as they are
 _EXPONENTS = 1.0 + np.exp(np.arange(-6.0, 24.0, 0.07))  # to choose a from
 
@@ -259,17 +265,17 @@ def remove(sigma: float, steps: int, epochs: int, epsilon: float) -> Plan:
     unit = epsilon if E == 1 else 0.0
     log_k = epsilon - E * unit
     alone = max((epsilon + math.log(T) + 0.5 * s * s) / s, s)  # the g at which one coordinate makes S = K
-    # above, P has e^−30 of what it has above `alone`, and so less than e^−30 of δ
-    last = s + min(math.sqrt((alone - s) ** 2 + 60.0) + 1.0, _OUT_OF_REACH)
+    # above, P has e^−_BEYOND of what it has above `alone`, and so less than that of δ
+    last = s + min(math.sqrt((alone - s) ** 2 + 2.0 * _BEYOND) + 1.0, _OUT_OF_REACH)
     first = min(max(-_UNCOMMON, (unit - _NEGLIGIBLE + 0.5 * s * s) / s), last - 1.0)
-    fine = min(_JUMP_CELL / min(alone, s + 10.0), 0.05)
+    fine = min(_JUMP_CELL / min(alone, s + _OUT_OF_JUMPS), _WIDEST_CELL)
     knee = min(max(s + _KNEE, first), last)
     body = _body(first, knee, max(fine, _CELL / max(s, 1.0)), min(2.0 * s, _KNEE))
     cells = Cells.below(s, T, unit, np.unique(np.append(body, _even(knee, last, fine))))
     levels = np.arange(last, first, -_LEVEL / max(s, 1.0))[::-1]
     tops = (np.unique(np.searchsorted(cells.edges, levels - 0.5 * fine)) + 1).tolist()
     start = -math.log(max(float(cells.mean[-1]), 1.0)) - 2.0
-    log_theta = np.append(np.arange(start, -3.0, 0.5), np.arange(-3.0, 24.0, 0.1))
+    log_theta = np.append(np.arange(start, _FINE_FROM, 0.5), np.arange(_FINE_FROM, _LARGEST_LOG_THETA, 0.1))
     masses = _Masses(cells, np.exp(log_theta), tops)
     if E == 1:
         strata = _one_epoch(cells, masses, tops, log_theta)
@@ -290,7 +296,7 @@ def add(sigma: float, steps: int, epsilon: float) -> Plan:
     far = max(-equal, 0.0)
     first = min(max(-math.sqrt(far * (far + 2.0 / s) + _RARE**2), equal - _NEGLIGIBLE / s), last - 1.0)
     cells = Cells.below(s, T, -epsilon, _even(first, last, _PUT_CELL / max(0.5 * s, 1.0, far / _RARE)))
-    log_theta = np.arange(-6.0, 24.0, 0.05)
+    log_theta = np.arange(-6.0, _LARGEST_LOG_THETA, 0.05)
     theta = np.exp(log_theta)
     peak = np.where(theta > 1.0, theta - 1.0 - log_theta, 0.0)
     b = T * np.logaddexp.reduce(cells.log_mass + cells.log_tilts(-theta), axis=1) + peak

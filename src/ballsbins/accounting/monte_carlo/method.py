@@ -32,6 +32,7 @@ from ballsbins.errors import InvalidInputError
 
 SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
+_FINITE = -1e300  # in place of log 0, to interpolate
 _NOTHING = -690.0  # log δ: as good as 0
 _MANY = (
     20_000  # coordinates: too many to draw each of them for `add` of several epochs; untilted samples must do
@@ -151,7 +152,7 @@ class MonteCarloCurve(Curve):
         lows = np.append(np.maximum.accumulate(known.lower[::-1])[::-1], -np.inf)
         trivial = _trivial(epsilon)
         lower = np.minimum(np.maximum(lows[right], trivial), upper)
-        finite = np.maximum(known.value, -1e300)
+        finite = np.maximum(known.value, _FINITE)
         return Interval(lower, np.clip(np.interp(epsilon, grid, finite), lower, upper), upper)
 
     def _at(self, epsilon: Array, direction: Direction, beta: float) -> Interval:

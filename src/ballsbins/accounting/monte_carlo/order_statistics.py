@@ -37,6 +37,9 @@ from ballsbins.accounting.monte_carlo.plain import with_spikes
 _BITS = 9
 _SHIFT = 52 - _BITS
 _OCTAVES = 60
+_TABLE_ROUNDING = 1e-14  # of a table of Z, relative
+_LOST, _LARGEST_TAIL = 1e-13, 0.01  # of V, and times R: 1 − V of the largest
+_ROOT_TAU, _STEEPEST = 2.6, 30.0  # a little more than √(2π); beyond e^30 the bound is worth nothing
 _GOOD = 5e-5
 _CACHED = 2**15  # numbers worked on at a time
 
@@ -150,14 +153,14 @@ def table(s: float) -> _Table:
     if not (math.isfinite(relative) and relative <= _GOOD):
         return _Table(s)
     intercept, slope = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    return _Table(s, first, left.size, intercept, slope, relative + 1e-14)
+    return _Table(s, first, left.size, intercept, slope, relative + _TABLE_ROUNDING)
 
 
 def rounding(s: float, draws: float) -> float:
     """How far Z is off if 10⁻¹³ of V is lost, V = 1 − 0.01/R being the largest that occurs: |dZ/dV| = s·Z/φ."""
-    x = -ndtri(0.01 / draws)
+    x = -ndtri(_LARGEST_TAIL / draws)
     steepest = max(0.0, 0.5 * x * x - s * x) - 0.5 * s * s  # of log Z/φ on [−x, 0]
-    return 1e-13 * 2.6 * s * math.exp(min(steepest, 30.0))
+    return _LOST * _ROOT_TAU * s * math.exp(min(steepest, _STEEPEST))
 
 
 def weights(orders: Orders, draws: int) -> Array:

@@ -19,6 +19,9 @@ from ballsbins.errors import InvalidInputError
 
 Orders = NDArray[np.int64]
 
+_OPEN = 1e-300, 1.0 - 1e-16  # probabilities that have a quantile
+_CLOSER = 0.7  # by which the distance of orders shrinks until they are close enough
+
 
 def _list(*runs: tuple[int, int, int]) -> tuple[int, ...]:
     return tuple(k for first, last, step in runs for k in range(first, last + 1, step))
@@ -73,7 +76,7 @@ def spaced(draws: int, ratio: float) -> Orders:
 def looseness(orders: Orders, draws: int, sigma: float) -> float:
     """How far the two bounds on Σ e^{x/σ²} are apart at the median order statistics, in units of its mean."""
     s = 1.0 / sigma
-    x: Array = -ndtri(np.clip((orders - 0.5) / draws, 1e-300, 1.0 - 1e-16))
+    x: Array = -ndtri(np.clip((orders - 0.5) / draws, *_OPEN))
     with np.errstate(over="ignore"):
         z = np.minimum(np.exp(s * x - 0.5 * s * s), draws / np.maximum(orders, 1))  # k·y^(k) ≤ the whole sum
     upper = float(z @ np.diff(np.append(orders, draws + 1)))
@@ -90,4 +93,4 @@ def automatic(draws: int, sigma: float, loose: float = 1e-2) -> Orders:
         k = spaced(draws, ratio)
         if k.size == draws or looseness(k, draws, sigma) <= loose:
             return k
-        ratio = 1.0 + 0.7 * (ratio - 1.0)
+        ratio = 1.0 + _CLOSER * (ratio - 1.0)

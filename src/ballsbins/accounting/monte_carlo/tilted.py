@@ -28,6 +28,7 @@ from ballsbins.accounting.monte_carlo.pairs import Losses
 
 SHARES = Lattice(0.0, 2.0**-13, 2**13 + 1)  # contributions are counted in units of b
 _ROUNDING = 1e-14  # of the log of the tilted mass of one coordinate
+_MARGIN, _TINY = 1e-9, 1e-300  # more than all other roundings; next to the least double
 _LEAST_SPREAD = 1e-12  # V: larger is valid, and nothing overflows
 
 
@@ -66,7 +67,7 @@ class Tilted:
     @property
     def log_weight_error(self) -> float:
         """Rounding."""
-        return _ROUNDING * self.steps * self.epochs + 1e-9
+        return _ROUNDING * self.steps * self.epochs + _MARGIN
 
     @property
     def least_epsilon(self) -> float:
@@ -101,10 +102,10 @@ class Tilted:
 
 def _call(M: Array, v: Array, variance: Array, log_k: float) -> tuple[Array, Array]:
     """Log of a lower and an upper bound on E[(X − K)₊ | cells]."""
-    M = np.maximum(M, 1e-300)
+    M = np.maximum(M, _TINY)
     d = np.log(M).sum(axis=1) - log_k
     V = np.maximum((v / np.square(M)).sum(axis=1), _LEAST_SPREAD)
-    a = np.maximum((np.sqrt(d * d + 4.0 * V) - d) / (2.0 * V), 1.0 + 1e-9)
+    a = np.maximum((np.sqrt(d * d + 4.0 * V) - d) / (2.0 * V), 1.0 + _MARGIN)
     with np.errstate(over="ignore", divide="ignore"):
         excess = np.expm1(d)
         low = np.log(np.maximum(excess, 0.0))

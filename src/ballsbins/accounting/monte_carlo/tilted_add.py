@@ -36,6 +36,13 @@ _CELLS = 2**15
 _DEPTH = 45.0
 _SLAB = 2**15  # numbers drawn at a time: what stays in the cache
 _FIRST, _LAST, _STEP = -30.0, 690.0, 0.125  # of u: e^−30 is nothing beside 1, e^690 nearly beyond the doubles
+_WIDE = 12.0  # standard deviations: what lies beyond is below all digits
+_FLAT, _PER_TOP = 1e-12, 1e-6  # a slope that is none; rounding for each unit of the largest exponent
+_LEAST_POWER, _LARGEST_POWER, _NEAR_ENOUGH = (
+    -7.0,
+    14.0,
+    0.02,
+)  # log of the power to tilt by, and how close to the best
 _LARGEST = 3e5  # of −log L^T in the table
 _ROUNDING = 1e-9
 
@@ -55,7 +62,7 @@ def log_laplace(omega: Array, s: float) -> Array:
     for i, (w, a) in enumerate(zip(omega, tangents, strict=True)):
         # the integrands are analytic for |Im x| < π/2s and about 1/√(1 + sa) wide: errors are of the order of e^−39
         step = 0.25 / math.sqrt(1.0 + s * s + s * a)
-        x = np.arange(-12.0, 12.0 + s, step)
+        x = np.arange(-_WIDE, _WIDE + s, step)
         weight = np.exp(-0.5 * x * x) * (step / math.sqrt(2.0 * math.pi))
         with np.errstate(over="ignore"):
             small = float(np.expm1(-w * np.exp(s * x - 0.5 * s * s)) @ weight)
@@ -115,7 +122,7 @@ class _Law:
         rest = (target - self.below[start]) / self.density[start]
         slope = self.slope[place]
         with np.errstate(divide="ignore", invalid="ignore"):
-            x = np.where(np.abs(slope * rest) < 1e-12, rest, np.log1p(slope * rest) / slope)
+            x = np.where(np.abs(slope * rest) < _FLAT, rest, np.log1p(slope * rest) / slope)
         return np.asarray(self.u[start] + x)
 
 
@@ -130,12 +137,14 @@ def _law(s: float, steps: int, beta: float) -> _Law:
     density, h = np.exp(f - top), u[1] - u[0]
     slope = np.diff(f) / h
     with np.errstate(divide="ignore", invalid="ignore"):
-        masses = density[:-1] * np.where(np.abs(slope * h) < 1e-12, h, np.expm1(slope * h) / slope)
+        masses = density[:-1] * np.where(np.abs(slope * h) < _FLAT, h, np.expm1(slope * h) / slope)
     below = np.cumsum(np.append(density[0] / beta, masses))
     kappa = float(top + math.log(below[-1])) - math.lgamma(beta)
     # a chord is off by at most h²/8·max|f″| of a cell; twice that, and what the cubics are off
     eta = float(np.abs(np.diff(f, 2)).max()) / 4.0 + float(scale.error[window].max())
-    return _Law(u, np.append(beta, slope), density, below, kappa, eta + _ROUNDING * (1.0 + 1e-6 * abs(top)))
+    return _Law(
+        u, np.append(beta, slope), density, below, kappa, eta + _ROUNDING * (1.0 + _PER_TOP * abs(top))
+    )
 
 
 @dataclass(frozen=True)
@@ -221,7 +230,7 @@ def _reject(rng: np.random.Generator, x: Array, weight: Array, s: float) -> Inte
 @lru_cache(maxsize=1024)
 def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
     """The β with the least range b(ε), rounded so that near questions share their samples; 0 where none helps."""
-    scale, largest = _scale(1.0 / sigma, steps), 14.0
+    scale, largest = _scale(1.0 / sigma, steps), _LARGEST_POWER
     while scale.window(math.exp(largest)) is None:
         largest -= 0.5
 
@@ -229,6 +238,8 @@ def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
         beta = math.exp(log_beta)
         return log_range(epochs * _law(1.0 / sigma, steps, beta).log_weight, beta, epsilon)
 
-    found = minimize_scalar(size, bounds=(-7.0, largest), method="bounded", options={"xatol": 0.02})
+    found = minimize_scalar(
+        size, bounds=(_LEAST_POWER, largest), method="bounded", options={"xatol": _NEAR_ENOUGH}
+    )
     beta = float(f"{math.exp(found.x):.2g}")
     return beta if size(math.log(beta)) < 0.0 else 0.0
