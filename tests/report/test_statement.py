@@ -1,4 +1,4 @@
-"""The statement: everything it must name, nothing it does not know, and every number rounded against ourselves."""
+"""The statement: everything it must name, nothing it does not know, and every number rounded conservatively."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_it_names_all_that_is_asked_for():
         "realised batch sizes",
         "floating-point noise",
         "The vocabulary was counted on the training data",
-        "had the batches been shuffled, ε to report would be at least",
+        "if the batches had been shuffled, the ε to report would be at least",
         "with Poisson batches ε would be between",
         "ballsbins check",
     ):

@@ -51,7 +51,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; errors of ours end it with exit code 2 and one sentence, never a traceback."""
+    """Run the command line; a BallsBinsError ends it with exit code 2 and one sentence, never a traceback."""
     try:
         app()
     except BallsBinsError as error:

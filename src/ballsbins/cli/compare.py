@@ -122,7 +122,7 @@ def curve(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="File to write: .csv, .json, .png, .svg or .pdf; else CSV is printed."
+            "--out", "-o", help="File to write: .csv, .json, .png, .svg or .pdf; without it, CSV is printed."
         ),
     ] = None,
 ) -> None:

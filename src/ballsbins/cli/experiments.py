@@ -90,7 +90,8 @@ def demo(
         int, typer.Option("--examples", "-n", help="How many examples to generate.")
     ] = 400_000,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Keep data, models, cards and statements in a new directory.")
+        Path | None,
+        typer.Option("--out", "-o", help="Keep data, models, cards and statements in a new directory."),
     ] = None,
 ) -> None:
     """Generate data, find the noise for a target, train with three samplers, and say what each may claim."""

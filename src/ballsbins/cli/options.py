@@ -49,7 +49,7 @@ LimitOption = Annotated[
     typer.Option(
         "--max-batch-size",
         "-B",
-        help="Truncate larger batches, as training needs it: auto, a number, paper-pctr or paper-search.",
+        help="Truncate larger batches: auto, a number, paper-pctr or paper-search.",
         rich_help_panel=RUN,
     ),
 ]
@@ -149,7 +149,7 @@ class Batches:
         return ask.steps_from(self.steps, self.examples if examples is None else examples, self.batch_size)
 
     def drawn(self, steps: int, max_batch_size: int | None = None) -> Sampler:
-        """The sampler, with so many steps per epoch."""
+        """The sampler, with this many steps per epoch."""
         return ask.sampler_from(
             self.sampler,
             steps,

@@ -42,7 +42,7 @@ def curves(
     out: OutOption,
     largest: Annotated[float, typer.Option("--to", help="Largest ε.", min=0.001, max=700)] = 10.0,
     samples: Annotated[
-        int, typer.Option("--samples", "-m", help="Add bars from so many Monte Carlo samples.", min=0)
+        int, typer.Option("--samples", "-m", help="Add bars from this many Monte Carlo samples.", min=0)
     ] = 0,
 ) -> None:
     """δ(ε) of the four samplers. For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png"""
@@ -123,10 +123,10 @@ def noise_vs_batch_size(
     out: OutOption,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2."),
+        typer.Option("--batch-size", "-b", help="May be given several times; powers of 2 by default."),
     ] = None,
 ) -> None:
-    """σ against batch size, for a target. So: ballsbins plot noise-vs-batch-size -n 60000 -e 3 -d 1e-6 -o b.png"""
+    """σ against batch size, for a target: ballsbins plot noise-vs-batch-size -n 60000 -e 3 -d 1e-6 -o b.png"""
     from ballsbins import calibration, plots
 
     check_picture(out)

@@ -114,7 +114,8 @@ def prepare(
     max_buckets: Annotated[
         int | None,
         typer.Option(
-            "--max-buckets", help="At most so many buckets per category; else about the paper's model sizes."
+            "--max-buckets",
+            help="At most this many buckets per category; by default about the paper's model sizes.",
         ),
     ] = None,
     salt: Annotated[str, typer.Option("--salt", help="Public text that the hash depends on.")] = "ballsbins",

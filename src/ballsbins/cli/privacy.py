@@ -177,7 +177,7 @@ def batch_sizes(
     delta: DeltaOption,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option("--batch-size", "-b", help="May be given several times; else powers of 2."),
+        typer.Option("--batch-size", "-b", help="May be given several times; powers of 2 by default."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

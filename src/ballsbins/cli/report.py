@@ -74,10 +74,10 @@ def statement(
     ] = None,
     card: CardOption = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="Else by the ending of --out, else text.")
+        Format | None, typer.Option("--format", help="By default from the ending of --out, otherwise text.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write; else it is printed.")
+        Path | None, typer.Option("--out", "-o", help="File to write; printed if left out.")
     ] = None,
 ) -> None:
     """The privacy statement to publish. For example: ballsbins statement -s 0.5 -T 1000 -E 3 -d 1e-6"""
@@ -177,7 +177,7 @@ def _show(found: Any) -> None:
     for who, bound in parts.items():
         why = " is known for shuffled batches" if isinstance(run.mechanism.sampler, Shuffle) else ""
         method = f"none{why}" if bound is None else how(bound)
-        out.print(f"{who}: {method}", style="dim", markup=False)  # the card's words are no instructions
+        out.print(f"{who}: {method}", style="dim", markup=False)  # what a card says is text, not markup
     if not found.agrees:
         return
     out.print()

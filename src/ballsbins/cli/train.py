@@ -45,6 +45,7 @@ def train(
         Path,
         typer.Option(
             "--out",
+            "-o",
             help="Where the model, the card and checkpoints go; the same command continues a stopped run.",
             rich_help_panel=_FILES,
         ),
@@ -70,7 +71,9 @@ def train(
     ] = None,
     clip_norm: Annotated[
         float | None,
-        typer.Option("--clip-norm", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET),
+        typer.Option(
+            "--clip-norm", "-C", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET
+        ),
     ] = None,
     *,
     batches: Annotated[Batches, Without("examples")],
@@ -110,7 +113,7 @@ def train(
     ] = 60.0,
     stop_after: Annotated[
         int | None,
-        typer.Option("--stop-after", help="Stop early after so many steps.", rich_help_panel=RUN),
+        typer.Option("--stop-after", help="Stop early after this many steps.", rich_help_panel=RUN),
     ] = None,
     accept_changes: Annotated[
         bool,

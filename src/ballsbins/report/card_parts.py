@@ -107,7 +107,7 @@ def _number(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class FloatingPoint:
-    """What holds on the computer that ran, not only for real numbers. The noise of every run of ours is exact.
+    """What is known of the arithmetic of a run: whether its guarantee holds for floating-point numbers too.
 
     Attributes:
         device: where sums were computed, such as "cpu".

@@ -38,7 +38,7 @@ _LEAST_SAMPLES = 2_000
 class Check:
     """What became of a claim. `epsilon` is recomputed at the card's δ; the two δ are at the claimed ε.
 
-    What is None could not be had: there is no δ to compare where the claim is beyond all that protects.
+    A field is None where there is nothing to compare: an ε so large that no δ is computed, or no second method.
     """
 
     card: Card

@@ -11,7 +11,7 @@ from ballsbins.mechanism import Mechanism
 
 
 def up(value: float, digits: int = 6) -> str:
-    """A number rounded up to so many significant digits: for upper bounds."""
+    """A number rounded up to `digits` significant digits: for upper bounds."""
     return "1e-300" if 0.0 < value < 1e-300 else _rounded(value, digits, ROUND_CEILING)
 
 

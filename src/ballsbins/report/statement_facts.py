@@ -92,6 +92,7 @@ def never_covered(card: Card) -> list[str]:
 
 
 def facts_of(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: Replaced) -> dict[str, Any]:
+    """All that a statement says, in numbers and unrounded, as plain data for JSON."""
     saved = card.to_dict()
     for name in ("schema", "metrics", "details"):
         saved.pop(name)

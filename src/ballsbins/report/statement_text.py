@@ -45,7 +45,7 @@ def statement_of(card: Card) -> Statement:
 
 
 def _section(title: str, items: tuple[Item, ...]) -> Section:
-    """Paragraphs begin with a capital, unless with a letter of ours such as ε."""
+    """Paragraphs begin with a capital, unless it is a symbol such as ε."""
     return Section(
         title,
         tuple(
@@ -264,7 +264,7 @@ def _randomness(card: Card) -> str:
         batches += f" and the run id {card.run}"
     if not card.key_secret:
         batches += (
-            "; the key is made from a plain seed and NOT secret: who guesses the seed voids the guarantee"
+            "; the key is made from a plain seed and NOT secret: whoever guesses the seed voids the guarantee"
         )
     noise = "how the noise was drawn is not recorded; it must be independent of all else"
     if card.noise:
@@ -341,7 +341,7 @@ def _under_others(card: Card, claim: Bound, others: dict[str, Bound | None]) -> 
         elif name == "shuffle":
             low, high = down(float(bound.lower), 5), up(float(bound.upper), 5)
             parts.append(
-                f"had the batches been shuffled, ε to report would be at least {low} ({high} is proved to be "
+                f"if the batches had been shuffled, the ε to report would be at least {low} ({high} is proved to be "
                 "enough)"
             )
         elif name == "Poisson":

@@ -1,0 +1,70 @@
+"""Options that commands share: groups of them, one short name for each, and one text where they are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ballsbins.cli import app
+from ballsbins.cli.options import Batches, JsonOption, Run, Without, with_groups
+
+
+def options_of(command, name=""):
+    """(command, option) of a command and all below it."""
+    for part, below in getattr(command, "commands", {}).items():
+        yield from options_of(below, f"{name} {part}".strip())
+    for option in command.params:
+        if option.param_type_name == "option" and not hasattr(command, "commands"):
+            yield name, option
+
+
+OPTIONS = list(options_of(typer.main.get_command(app)))
+
+
+def test_an_option_has_one_short_name_in_all_commands():
+    short = defaultdict(set)
+    for _, option in OPTIONS:
+        short[option.opts[0]].add(tuple(option.opts[1:]))
+    assert {name: found for name, found in short.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("name", ["steps", "epochs", "sampler", "fixed_bins"])
+def test_the_options_of_a_run_are_the_same_everywhere(name):
+    found = {(option.opts[0], option.help) for _, option in OPTIONS if option.name == name}
+    if name == "epochs":  # may be left out where a checkpoint states it
+        found.discard(("--epochs", "Passes over the data; 1 if left out."))
+    assert len(found) == 1
+
+
+def test_a_group_becomes_options_and_one_argument():
+    seen = []
+
+    @with_groups
+    def command(run: Annotated[Run, Without("sampler")], json: JsonOption = False) -> None:
+        """Do nothing."""
+        seen.append((run, json))
+
+    one = typer.Typer(add_completion=False)
+    one.command()(command)
+    result = CliRunner().invoke(one, ["-s", "0.5", "-n", "1000", "-b", "10", "--json"])
+    assert result.exit_code == 0, result.output
+    ((run, json),) = seen
+    assert json
+    assert run.mechanism()[0].sampler.steps == 100
+    assert CliRunner().invoke(one, ["-T", "5"]).exit_code == 2  # σ is required
+    assert CliRunner().invoke(one, ["-s", "1", "-T", "5", "--sampler", "poisson"]).exit_code == 2  # left out
+    names = {option.name for _, option in options_of(typer.main.get_command(one))}
+    assert names - {"json", "help"} == {field.name for field in dataclasses.fields(Run)} - {"sampler"}
+
+
+def test_a_group_cannot_leave_out_what_it_has_not():
+    def command(batches: Annotated[Batches, Without("colour")]) -> None:
+        del batches
+
+    with pytest.raises(AssertionError):
+        with_groups(command)
