@@ -137,6 +137,14 @@ def test_every_file_stands_in_a_room():
     assert all(SOURCE.joinpath(*room.split(".")).is_dir() or room_file(room).is_file() for room in ROOMS)
 
 
+def test_no_file_is_long():
+    """One idea per file; what needs more than 400 lines is two."""
+    lines = {
+        str(file.relative_to(SOURCE)): len(file.read_text().splitlines()) for file in SOURCE.rglob("*.py")
+    }
+    assert not {name: count for name, count in lines.items() if count > 400}
+
+
 def room_file(room: str) -> Path:
     return SOURCE.joinpath(*room.split(".")).with_suffix(".py")
 
