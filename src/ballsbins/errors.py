@@ -19,7 +19,7 @@ class BallsBinsError(Exception):
 
 
 def _shown(value: Any) -> str:
-    """What somebody can read: Python shows no integer of over 4,300 digits, and nobody wants 300 of them."""
+    """Show a value in a readable length; Python refuses to show integers of more than 4,300 digits."""
     try:
         text = repr(value)
     except ValueError:

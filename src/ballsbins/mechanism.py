@@ -1,4 +1,4 @@
-"""The one noun: what was, or will be, run. It builds the batches and answers for their privacy."""
+"""The central object: what was, or will be, run. It draws the batches and answers for their privacy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ballsbins.samplers import Batches, Key
 
 SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
-# Less noise protects nobody, more teaches nothing, and far beyond them arithmetic in doubles fails.
+# Less noise gives no privacy and more noise leaves nothing to learn; far beyond these, arithmetic in doubles fails.
 LEAST_NOISE, MOST_NOISE = 1e-9, 1e6
 MOST_EPOCHS = 10**9
 

@@ -23,7 +23,7 @@ from ballsbins.errors import DataError, SecretError
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: nobody is kept out
+except ImportError:  # not a POSIX system: there are no locks
     fcntl = None  # type: ignore[assignment]
 
 _BUILDING, _REMOVING = ".building-", ".removing-"

@@ -58,7 +58,7 @@ class Manifest:
     `columns` are the names and Arrow types of the files' columns, in order. `mechanism` is what the batches were
     built for, where the noise was already decided; its sampler is `sampler`. `fingerprint` tells two inputs apart,
     `key_commitment` two master keys, and `run` two runs of one master key: epochs of one run agree in all three. The
-    fingerprint is keyed: by a plain digest, whoever knows all rows but one could try out the last.
+    fingerprint is keyed: with a plain digest, somebody who knows all rows but one could guess the last and check.
     """
 
     sampler: Sampler
@@ -167,7 +167,7 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str, path: object) -> Manifest:
-        """Read the content of manifest.json; `path` is named where it is none."""
+        """Read the content of manifest.json; `path` is named in errors."""
         try:
             return Manifest.from_dict(json.loads(text))
         except InvalidInputError as error:

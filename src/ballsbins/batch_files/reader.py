@@ -1,4 +1,4 @@
-"""Read batch files front to back: one batch per step, from any (epoch, step) on, ahead of who consumes them."""
+"""Read batch files front to back: one batch per step, from any (epoch, step) on, a little ahead of their use."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class PartsWriter:
     def _open(self, part: int) -> None:
         parquet = load("pyarrow.parquet", feature="Writing batch files", extra="data")
         if self._file is None:
-            # statistics would help nobody find a row in a random order
+            # in a random order, statistics do not help to find a row
             self._file = parquet.ParquetWriter(
                 str(self._directory / part_name(part)),
                 self._schema,

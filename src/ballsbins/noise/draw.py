@@ -226,9 +226,9 @@ class NoiseAhead:
     """round(2²⁶·N(0, 1)) for every parameter, one vector for a step, in rooms that take turns.
 
     New memory for every step costs more than what is in it: with 85 million parameters it is a third of a gigabyte,
-    of which the system clears every page. Whoever has read the noise when `of` is called again needs one room. XLA
-    reads in place and later than it is told to: with two rooms one is filled again only when the step that read it is
-    done, and meanwhile the other serves the next step.
+    of which the system clears every page. A reader that is done with the noise when `of` is called again needs one
+    room. XLA reads in place and later than it is told to: with two rooms one is filled again only when the step
+    that read it is done, and meanwhile the other serves the next step.
     """
 
     def __init__(self, rooms: int = 1, wait: Callable[[Any], Any] = lambda results: None) -> None:

@@ -77,7 +77,7 @@ def pair_function(
     root: Callable[[Any], Any],
     nearest: Callable[[Any], Any],
 ) -> Callable[[Any, Any], tuple[Any, Any, Any]]:
-    """Return the arithmetic of one pair (or of arrays of pairs) in terms of somebody's operations.
+    """Return the arithmetic of one pair (or of arrays of pairs) in terms of given operations.
 
     Args:
         where: (condition, a, b) → a where the condition holds, else b.

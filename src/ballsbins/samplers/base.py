@@ -26,7 +26,7 @@ MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no
 MAX_EPOCH = 2**63 - 1
 
 _TOO_LARGE = (
-    "Take more steps, or a machine with at least 20 bytes of memory an example, "
+    "Take more steps, or a machine with at least 20 bytes of memory per example, "
     "or draw the bins in pieces with BallsAndBins.bins."
 )
 

@@ -1,8 +1,8 @@
 """The secret key from which all batch assignments and all training noise follow.
 
-Who knows the key knows every batch, and then the privacy statement is void. So a key is read from a file
-that only its owner can read, its bytes are shown by no repr, no error and no format, and what may be stored
-beside a checkpoint is its commitment alone.
+Anybody who knows the key knows every batch, and then the privacy statement is void. So a key is read from a
+file that only its owner can read, no repr, error or format shows its bytes, and only its commitment may be
+stored beside a checkpoint.
 
 A key file holds a master secret. Every run derives its own key from it and a public random run id
 (`Key.for_run`), so one key file serves any number of runs and no two of them share batches or noise.
@@ -85,7 +85,7 @@ class Key:
     def from_seed(cls, seed: int) -> Key:
         """Make a key from a plain integer, for experiments that are to be repeated by others.
 
-        Not secret: whoever guesses the seed knows every batch and all noise. Never use it where the privacy
+        Not secret: anybody who guesses the seed knows every batch and all noise. Never use it where the privacy
         statement is to hold; `is_secret` is then False, so that a report can say so.
 
         Args:

@@ -6,7 +6,7 @@ blocks in little-endian order on every platform. So a range is one call of AES-C
 call of AES on the blocks that hold them, and both agree.
 
 AES never repeats a block within a domain where independent words sometimes would. Over 2³⁴ blocks (an
-epoch of 2³⁶ examples at 4 bytes) nobody can notice that with more than probability 2⁻⁶¹.
+epoch of 2³⁶ examples at 4 bytes) the chance to notice that is at most 2⁻⁶¹.
 """
 
 from __future__ import annotations

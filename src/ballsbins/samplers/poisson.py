@@ -6,7 +6,7 @@ with probability (1 − p)^k · p, p = 1/T. By inversion: for U uniform on (0, 1
     k = ⌊log U / log(1 − p)⌋ ,   since   k ≥ j  ⟺  U ≤ (1 − p)^j .
 
 Floating point alone would shift each of the some T relevant thresholds by a relative 2⁻⁵³ or so: a total
-variation of T · 2⁻⁵² a gap, which over the gaps of an epoch of ten million steps is no longer negligible. So
+variation of T · 2⁻⁵² per gap, which is not negligible over an epoch of ten million steps. So
 U is a real number, of which the keystream gives as many bits as are needed: 64 of them in double precision
 decide the answer unless the quotient lies within `_MARGIN · T` of an integer or U is below 2⁻¹⁶. Those few
 (one in 65,000) are decided by 64 bits more at a time in decimal arithmetic with a rigorous margin. The
@@ -97,7 +97,9 @@ def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> 
     last, used = -1, 0
     while True:
         expected = (num_trials - 1 - last) / one_in
-        count = min(int(expected + 6 * math.sqrt(expected)) + 16, _CHUNK)  # enough, but for once in 10⁹
+        count = min(
+            int(expected + 6 * math.sqrt(expected)) + 16, _CHUNK
+        )  # enough, except about once in 10⁹ times
         trials = gaps(keystream, step, used, count, one_in=one_in, ceiling=num_trials)
         trials += 1
         np.cumsum(trials, out=trials)

@@ -5,8 +5,8 @@ cut the shuffled data in order into batches of these sizes, and the batches are 
 distribution (though not the same as `BallsAndBins.batches` gives for the unshuffled data).
 
 The order of the data must be uniformly random, unknown to whoever sees the result, and new in every epoch
-(with redraw=False: the same). The sizes are secret, as the key is: who learns them is left with the guarantee
-of Shuffle.
+(with redraw=False: the same). The sizes are as secret as the key: once they are known, only the guarantee of
+Shuffle is left.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _mechanism_as_run(state: Mapping[str, Any], steps: int, path: Path) -> Mecha
 
 
 def steps_an_epoch(sample_rate: float) -> int:
-    """T, of which Opacus keeps 1/T; a rate that is no such fraction is refused, not rounded."""
+    """T, from Opacus' sample rate 1/T; a rate that is not such a fraction is refused, not rounded."""
     rate = _check.real(
         "the sample rate of this checkpoint", sample_rate, 0.0, 1.0, open_left=True, advice=_OTHERWISE
     )

@@ -43,7 +43,7 @@ _shipped: dict[str, tempfile.TemporaryDirectory[str]] = {}  # by application
 
 
 class MissingJavaError(BallsBinsError):
-    """Spark runs on Java, and there is none that it can use."""
+    """Spark needs Java, and finds no version of it that it can use."""
 
 
 @contextmanager

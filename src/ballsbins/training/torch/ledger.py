@@ -1,8 +1,8 @@
 """An append-only record of the steps that were taken, so that no step of a killed process is forgotten.
 
-A process that is killed has perhaps taken steps after its last checkpoint, and somebody may have seen what came of
-them. Whoever resumes takes those steps again, on the same batches and with fresh noise: a second release. So each
-step is written here, and has reached the disk, before its noisy gradient exists.
+A process that is killed may have taken steps after its last checkpoint, and somebody may have seen their results. A
+resumed run takes those steps again, on the same batches and with fresh noise: a second release. So each step is
+written here, and has reached the disk, before its noisy gradient exists.
 
 The file has one JSON object a line. The first says whose ledger it is; then comes one line for each step, and one
 for each time that a run went back to a checkpoint:

@@ -41,8 +41,9 @@ OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_or
 class BatchesSampler(Sampler[list[int]]):
     """The batch sampler: gives, at every iteration, the batches from the next step to the end of its epoch.
 
-    It has no `batch_size` and no `drop_last`, and is no torch BatchSampler: frameworks that would replace or deal out
-    such a sampler refuse this one. `state_dict` is torchdata's protocol, so it also works in a StatefulDataLoader.
+    It has no `batch_size` and no `drop_last`, and is not a torch BatchSampler: frameworks that would replace or
+    deal out such a sampler refuse this one. `state_dict` is torchdata's protocol, so it also works in a
+    StatefulDataLoader.
     """
 
     def __init__(self, run: GuardedRun) -> None:
