@@ -4,10 +4,10 @@ import mpmath
 import numpy as np
 import pytest
 
+from ballsbins.accounting.one_epoch.basket import real_axis
 from ballsbins.accounting.one_epoch.transform import (
     complex_log1p,
     log_transform,
-    real_axis,
     saddles,
     second_remainder,
 )

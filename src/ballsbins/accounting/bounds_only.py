@@ -3,7 +3,6 @@
 Each bound holds by itself, so each is searched by itself (`search.epsilon_at`): the lower ones are costly and, far
 above their own root, where only the upper one matters, the costliest.
 
-
 **Shuffling** is such a case.
 
 Lower, the larger of two:
@@ -31,6 +30,7 @@ from ballsbins.errors import AccuracyError
 
 _SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
 _LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
+_STEP_BACK = 0.3  # of the median ε asked, if a lower bound failed there: from where it is not asked again
 
 
 def below_epochs(one: Curve, sigma: float, epochs: int, accuracy: Accuracy | None = None) -> list[Curve]:
@@ -146,7 +146,7 @@ class _AsFarAsKnown(Curve):
             try:
                 rows[:, here] = self._curve.at(epsilon[here], direction).rows
             except AccuracyError:
-                self._reach[direction] = 0.3 * float(np.median(epsilon[here]))
+                self._reach[direction] = _STEP_BACK * float(np.median(epsilon[here]))
                 here = here[epsilon[here] < self._reach[direction]]
                 continue
             break

@@ -19,6 +19,11 @@ import numpy as np
 
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
 
+# B16 of docs/derivation.md.
+_ROUNDING = 16 * U  # of log K′, of the value, relative to what they are made of
+_STRIKE = 8 * U  # of K′ itself, for `add`
+_LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T/t instead
+
 
 @dataclass(frozen=True)
 class Diluted(Curve):
@@ -41,12 +46,12 @@ class Diluted(Curve):
 
     def _remove(self, epsilon: Array) -> tuple[Array, Array]:
         stretch = self.whole / self.part
-        near = np.log1p(np.expm1(np.minimum(epsilon, 30.0)) * stretch)
-        far = epsilon + math.log(stretch) + np.log1p((1 / stretch - 1) * np.exp(-np.maximum(epsilon, 30.0)))
-        inner = np.where(epsilon <= 30.0, near, far)  # log K′, to a few roundings
-        error = 16 * U * (1 + math.log(stretch))
-        lower = self.curve.log_delta(inner * (1 + 16 * U), REMOVE).lower - math.log(stretch) - error
-        upper = self.curve.log_delta(inner * (1 - 16 * U), REMOVE).upper - math.log(stretch) + error
+        near = np.log1p(np.expm1(np.minimum(epsilon, _LARGE)) * stretch)
+        far = epsilon + math.log(stretch) + np.log1p((1 / stretch - 1) * np.exp(-np.maximum(epsilon, _LARGE)))
+        inner = np.where(epsilon <= _LARGE, near, far)  # log K′, to a few roundings
+        error = _ROUNDING * (1 + math.log(stretch))
+        lower = self.curve.log_delta(inner * (1 + _ROUNDING), REMOVE).lower - math.log(stretch) - error
+        upper = self.curve.log_delta(inner * (1 - _ROUNDING), REMOVE).upper - math.log(stretch) + error
         return lower, upper
 
     def _add(self, epsilon: Array) -> tuple[Array, Array]:
@@ -55,7 +60,7 @@ class Diluted(Curve):
         near = epsilon < math.log(2.0)
         minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
         plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)
-        slack = 8 * U * (np.abs(minus) + np.abs(plus))
+        slack = _STRIKE * (np.abs(minus) + np.abs(plus))
         bounds = []
         for sign in (-1.0, 1.0):
             strike = plus + minus + sign * slack
@@ -66,6 +71,6 @@ class Diluted(Curve):
                 found = self.curve.log_delta(inner, ADD)
                 size = 1 + math.log(stretch) + epsilon[some] + np.abs(inner)
                 value = (found.lower if sign < 0 else found.upper) + epsilon[some] - inner - math.log(stretch)
-                bound[some] = value + sign * 16 * U * size
+                bound[some] = value + sign * _ROUNDING * size
             bounds.append(bound)
         return bounds[0], bounds[1]

@@ -26,7 +26,14 @@ from scipy.special import erfcx
 
 from ballsbins.accounting.curve import Array, Curve, Direction, Interval, U
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
+# B1, B17: docs/derivation.md.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)  # exact to rounding over less than G's own scale (B17)
+_CLOSE = 0.75  # R(x + s)/R(x) above which the difference would lose more than two bits
+# Of the continued fraction of c(t): from t, to t, terms for all digits (tried against mpmath).
+_FRACTIONS = ((3.0, 6.0, 70), (6.0, 20.0, 20), (20.0, np.inf, 9))
+_DEEP = -30.0  # x below which Φ(−x) is 1 to 197 digits
+_ROUNDING, _PART = 2 * U, 32  # of the sum that log δ is; and units for the bracket (B17)
+_ANSWER = 8 * U  # roundings of the answer itself (B1)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -39,7 +46,7 @@ def _mills_slope(t: Array) -> Array:
     """G(t) = 1 − t·R(t) for t ≥ −1 to relative rounding: directly below 3, by continued fraction above."""
     ratio = mills_ratio(t)
     slope = 1 - t * ratio
-    for least, most, terms in ((3.0, 6.0, 70), (6.0, 20.0, 20), (20.0, np.inf, 9)):
+    for least, most, terms in _FRACTIONS:
         here = (t >= least) & (t < most)
         if here.any():
             far, c = t[here], np.zeros(1)
@@ -53,7 +60,7 @@ def mills_difference(x: Array, s: float) -> Array:
     """R(x) − R(x+s) without cancellation, for x ≥ −s/2; may be +∞ where x < −37."""
     near, far = mills_ratio(x), mills_ratio(x + s)
     difference = np.asarray(near - far)
-    close = far > 0.75 * near
+    close = far > _CLOSE * near
     if close.any():
         t = x[close, None] + 0.5 * s * (1 + _NODES)
         difference[close] = 0.5 * s * np.vecdot(_mills_slope(t), _WEIGHTS)
@@ -67,16 +74,16 @@ def log_hockey_stick(epsilon: Array, s: float) -> tuple[Array, Array]:
     plus a few units for the bracket.
     """
     x = epsilon / s - 0.5 * s
-    difference = mills_difference(np.maximum(x, -30.0), s)
+    difference = mills_difference(np.maximum(x, _DEEP), s)
     log_delta = -0.5 * x * x - _LOG_SQRT_2PI + np.log(difference)
-    deep = x < -30  # Φ(−x) is 1 to 197 digits and e^ε Φ(−x−s) = φ(x) R(x+s) what is left to take away
+    deep = x < _DEEP  # there e^ε Φ(−x−s) = φ(x) R(x+s) is what is left to take away from 1
     if deep.any():
         y = x[deep]
         log_delta[deep] = np.log1p(
             -np.exp(-0.5 * y * y - _LOG_SQRT_2PI) * (mills_ratio(y + s) + mills_ratio(-y))
         )
     size = np.where(deep, 0.0, np.abs(x) * (epsilon / s + s))
-    return np.minimum(log_delta, 0.0), 2 * U * (32 + 2 * size + np.abs(log_delta))
+    return np.minimum(log_delta, 0.0), _ROUNDING * (_PART + 2 * size + np.abs(log_delta))
 
 
 @dataclass(frozen=True)
@@ -91,11 +98,11 @@ class GaussianCurve(Curve):
 
     @property
     def sensitivity(self) -> float:
-        """S = √E/σ, the distance of the two means in units of the noise."""
+        """s = √E/σ, the distance of the two means in units of the noise."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Log δ(ε), the same in both directions, with an error of a few roundings."""
         del direction  # N(s, 1) against N(0, 1) is symmetric
         value, error = log_hockey_stick(epsilon, self.sensitivity)
-        return Interval.around(value, error + 8 * U)
+        return Interval.around(value, error + _ANSWER)

@@ -7,7 +7,7 @@ with K = e^ε and K′ = (K − 1 + q)/q = 1 + expm1(ε)/q
     E(S − K)₊ = q·E(Z − K′)₊ = q·δ_G(log K′)              (remove, ε ≥ 0)
     E(K − S)₊ = q·E(K′ − Z)₊ = q·K′·δ_G(−log K′)          (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0)
 
-with δ_G the Gaussian closed form of `deterministic`: out of the money on both sides, nothing cancels. The
+with δ_G the Gaussian closed form (gaussian.py): out of the money on both sides, nothing cancels. The
 product is taken by `composition`: an upper and a lower bound of the same quality, for any number of steps.
 """
 
@@ -24,7 +24,18 @@ from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.epochs.survey import FLAT
 from ballsbins.accounting.gaussian import log_hockey_stick
 
-_THRESHOLDS = 65
+# B1, B16: docs/derivation.md.
+_ANSWER = 8 * U  # roundings of a sum of logarithms, and of the answer (B1)
+_STRIKE = 8 * U  # of K′ − 1 (B16)
+_LOG_STRIKE, _PART = 2 * U, 4  # of log K′, relative to its size and four units (B16)
+_LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T instead
+_EDGE = 16 * U  # of −n·log(1 − q), and of 1 − e^{ε−edge} (B1)
+_POWER = 128 * U  # of n·log Φ: scipy's log_ndtr is off by a few tens of roundings (B16)
+_LEAST_GAP = 1e-300  # from the edge, against 0/0
+_THRESHOLDS = 65  # events C that are tried; each gives a bound, so more only make it better
+_FARTHEST, _DOUBLE = 10.0, 36.0  # deviations: beyond, events are too rare to matter; Φ(−36) is still a double
+# of the largest loss: from there, ε are stepped back by these factors
+_LAST, _BACK = 0.9, (0.9, 0.8, 0.7, 0.5)
 
 
 @dataclass(frozen=True)
@@ -45,11 +56,12 @@ class PoissonStepCurve(Curve):
 
     def _remove(self, epsilon: Array) -> tuple[Array, Array]:
         q, s = 1 / self.steps, 1 / self.noise_multiplier
-        near = np.minimum(epsilon, 30.0)
-        far = epsilon + math.log(self.steps) + np.log1p(-(1 - q) * np.exp(-np.maximum(epsilon, 30.0)))
-        inner = np.where(epsilon <= 30, np.log1p(np.expm1(near) * self.steps), far)  # log K′
+        near = np.minimum(epsilon, _LARGE)
+        far = epsilon + math.log(self.steps) + np.log1p(-(1 - q) * np.exp(-np.maximum(epsilon, _LARGE)))
+        inner = np.where(epsilon <= _LARGE, np.log1p(np.expm1(near) * self.steps), far)  # log K′
         value, error = log_hockey_stick(inner, s)
-        error = error + 2 * U * (4 + 2 * inner) * _steepness(inner, s) + 8 * U * (1 + math.log(self.steps))
+        error = error + _LOG_STRIKE * (_PART + 2 * inner) * _steepness(inner, s)
+        error = error + _ANSWER * (1 + math.log(self.steps))
         value = value - math.log(self.steps)
         return value - error, value + error
 
@@ -57,7 +69,7 @@ class PoissonStepCurve(Curve):
         s = 1 / self.noise_multiplier
         shift = np.expm1(-epsilon) * self.steps
         ratio = 1 + shift  # K′
-        slack = 8 * U * np.abs(shift) + 2 * U
+        slack = _STRIKE * np.abs(shift) + 2 * U
         bounds = []
         for sign in (-1, 1):
             inside = ratio + sign * slack > 0
@@ -65,8 +77,8 @@ class PoissonStepCurve(Curve):
             value, error = log_hockey_stick(np.maximum(inner, 0.0), s)
             error = (
                 error
-                + 2 * U * (4 + inner) * _steepness(inner, s)
-                + 8 * U * (1 + math.log(self.steps) + epsilon)
+                + _LOG_STRIKE * (_PART + inner) * _steepness(inner, s)
+                + _ANSWER * (1 + math.log(self.steps) + epsilon)
             )
             bounds.append(
                 np.where(inside, epsilon - inner - math.log(self.steps) + value + sign * error, -np.inf)
@@ -100,36 +112,36 @@ class PoissonMaximumCurve(Curve):
     @property
     def most(self) -> float:
         """The largest loss of `add`, −n·log(1−q), or a little more: beyond, δ is 0."""
-        return -self.taken * math.log1p(-1 / self.steps) * (1 + 16 * U)
+        return -self.taken * math.log1p(-1 / self.steps) * (1 + _EDGE)
 
     def slope(self, epsilon: Array) -> Array:
         """−dlog δ/dε of the upper bound of `add`, at least FLAT."""
-        x = np.minimum(epsilon - self.most, -1e-300)
+        x = np.minimum(epsilon - self.most, -_LEAST_GAP)
         return np.maximum(np.exp(x) / -np.expm1(x), FLAT)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """The best of some C; roundings go outwards."""
         sigma = self.noise_multiplier
-        largest = min(1.0 + 10.0 * sigma, 36.0 * sigma)  # Φ(−36) is a double
+        largest = min(1.0 + _FARTHEST * sigma, _DOUBLE * sigma)
         C = np.linspace(0.0, largest, _THRESHOLDS)[:, None]
         one = log_ndtr(C / sigma)
         log_q = self.taken * one
         log_p = self.taken * (one + np.log1p(np.expm1(log_ndtr((C - 1.0) / sigma) - one) / self.steps))
         # both are sums of negative terms: rounding is relative, and goes against the bound
-        log_q, log_p = log_q * (1 + 128 * U), log_p * (1 - 128 * U)
+        log_q, log_p = log_q * (1 + _POWER), log_p * (1 - _POWER)
         with np.errstate(divide="ignore"):
             if direction == REMOVE:
-                larger = np.log(-np.expm1(log_p)) - 8 * U
-                smaller = np.log(-np.expm1(log_q)) + epsilon + 8 * U
+                larger = np.log(-np.expm1(log_p)) - _ANSWER
+                smaller = np.log(-np.expm1(log_q)) + epsilon + _ANSWER
             else:
                 larger, smaller = log_q, log_p + epsilon
-            gap = np.minimum(smaller - larger + 8 * U * np.abs(epsilon), 0.0)
+            gap = np.minimum(smaller - larger + _ANSWER * np.abs(epsilon), 0.0)
             lower = np.max(np.where(np.isneginf(larger), -np.inf, larger + np.log(-np.expm1(gap))), axis=0)
-        lower -= 8 * U * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
+        lower -= _ANSWER * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
         upper = np.zeros_like(lower)
         if direction == ADD:
             with np.errstate(divide="ignore"):
-                upper = np.log(-np.expm1(np.minimum(epsilon - self.most, 0.0))) + 16 * U
+                upper = np.log(-np.expm1(np.minimum(epsilon - self.most, 0.0))) + _EDGE
         upper = np.minimum(upper, 0.0)
         return Interval(np.minimum(lower, upper), upper, upper)
 
@@ -165,8 +177,8 @@ class PoissonCurve(ComposedCurve):
         """`add` by composition. Near the end of all losses that gives no upper bound, but δ falls: step back."""
         found = super().at(epsilon, ADD)
         lower, value, upper = (np.array(row) for row in (found.lower, found.value, found.upper))
-        for k in np.flatnonzero((epsilon > 0.9 * self._maximum.most) & (upper == 0.0)):
-            for share in (0.9, 0.8, 0.7, 0.5):
+        for k in np.flatnonzero((epsilon > _LAST * self._maximum.most) & (upper == 0.0)):
+            for share in _BACK:
                 upper[k] = min(upper[k], super().at(share * epsilon[k : k + 1], ADD).upper[0])
                 if upper[k] < 0.0:
                     break

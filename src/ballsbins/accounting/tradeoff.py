@@ -25,12 +25,20 @@ from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import Array, Curve, Direction, U
 
+# B1, B21: docs/derivation.md. The bounds hold whatever the numbers of rounds, cells and pieces are.
 _LARGEST = 700.0  # |ε| of a question
-_ROUNDS = 12
+_FIRST = np.array(
+    [0.0, 0.25, 1.0]
+)  # ε asked first; then farther out by these factors, to the left at least to −½
+_FARTHER, _LEFT_FACTOR, _LEFT = np.array([2.0, 4.0]), 4.0, -0.5
+_ROUNDS = 12  # of splitting
 _CELLS = 12  # so many are split at a time
 _PIECES = 8  # into so many
 _AGREE = 1e-10  # relative distance of the bounds at which to stop
 _SHARE = 0.05  # or this share of the distance that the curve's own bounds leave
+_NARROW = 1e-6  # width in ε of a cell beside the best point that is not split
+_ROUNDING = 16 * U  # of exp and the sum δ + Kα (B1)
+_LINE = 32 * U  # of a point on an extended line, relative to all that is added up for it (B21)
 
 
 def true_positive_rate(
@@ -70,12 +78,12 @@ class _Points:
 
     def surround(self) -> None:
         """Ask farther out until the minimum is not outside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
-        self.ask(np.array([0.0, 0.25, 1.0]))
+        self.ask(_FIRST)
         most = min(-math.log(self._alpha), _LARGEST)
         while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
-            self.ask(np.unique(np.minimum(self.epsilon[-1] * np.array([2.0, 4.0]), most)))
+            self.ask(np.unique(np.minimum(self.epsilon[-1] * _FARTHER, most)))
         while self.epsilon[0] > -_LARGEST and self.delta[0, 0] < min(self.f[2].min(), 1.0):
-            self.ask(np.array([max(min(4.0 * self.epsilon[0], -0.5), -_LARGEST)]))
+            self.ask(np.array([max(min(_LEFT_FACTOR * self.epsilon[0], _LEFT), -_LARGEST)]))
 
 
 def _minimise(curve: Curve, direction: Direction, alpha: float) -> tuple[float, float, float, float]:
@@ -93,8 +101,8 @@ def _minimise(curve: Curve, direction: Direction, alpha: float) -> tuple[float, 
         if left == 0 or not new.size:
             break
         points.ask(new)
-    upper = min(float(above[best]) * (1 + 16 * U), 1.0)
-    lower = min(max(float(floor.min()) * (1 - 16 * U), alpha), upper)  # guessing is a test, too
+    upper = min(float(above[best]) * (1 + _ROUNDING), 1.0)
+    lower = min(max(float(floor.min()) * (1 - _ROUNDING), alpha), upper)  # guessing is a test, too
     return lower, min(max(float(points.f[1].min()), lower), upper), upper, float(epsilon[best])
 
 
@@ -105,7 +113,7 @@ def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray
     if not lowest.size:
         return lowest
     beside = np.arange(max(best - 1, 0), min(best + 1, floor.size))
-    return np.union1d(lowest, beside[np.diff(epsilon)[beside] > 1e-6])
+    return np.union1d(lowest, beside[np.diff(epsilon)[beside] > _NARROW])
 
 
 def _floors(epsilon: Array, below: Array, above: Array, alpha: float) -> Array:
@@ -125,6 +133,6 @@ def _floors(epsilon: Array, below: Array, above: Array, alpha: float) -> Array:
         from_right = stop - np.maximum(right, 0.0) * here
         meet = (stop - start - right * here) / (left - right)
         crossing = np.where((meet >= 0.0) & (meet <= here) & (left < right), start + left * meet, -np.inf)
-        lines = np.fmax(np.fmax(from_left, from_right), crossing) - 32 * U * size
+        lines = np.fmax(np.fmax(from_left, from_right), crossing) - _LINE * size
     simple[2:-2] = np.fmax(simple[2:-2], lines)
     return simple

@@ -49,9 +49,23 @@ from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval
 from ballsbins.accounting.gaussian import mills_ratio
 from ballsbins.accounting.tradeoff import best_threshold
 
-_SAFETY = 1e-9
-_MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded
-_LAST = 699.9  # and 0.1 more is the largest ε of a question
+# B1, B20: docs/derivation.md.
+_SAFETY = 1e-9  # by which a log tail is raised: more than the error of its sum (B20)
+_MEAN = 8 * U  # of k − nq, whose error comes with the slope of the tail (B20)
+_POWER = 1e-15  # relative, of n·log q (B20)
+_MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded: √ of it terms are 10⁵
+_BLOCK = 4096  # terms at a time
+_REST = 1e-12  # of the sum: what is left is then less, and is added (B20)
+_FAR = 12  # in units of √k: J of the closed form, where g(J) is e⁻⁷² or less
+_STIRLING = 16  # n from which five terms of Stirling's series have all digits; one over its coefficients:
+_STIRLING_SERIES = 12, 360, 1260, 1680, 1188
+_CLOSE = 0.1  # |x − m|/(x + m) up to which the deviance is a series: beyond, it loses less than two digits
+# together the largest ε of a question; how far ahead to look whether the sum rises
+_LAST, _AHEAD = 699.9, 0.1
+_LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is the least double or so
+_ADDED = 32 * U  # of what truncation adds, relative to |log δ| (B1)
+_TAKEN = 16 * U  # of the share that truncation takes away (B1)
+_ANSWER = 8 * U  # roundings of the answer itself (B1)
 
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
@@ -65,7 +79,7 @@ def log_binomial_tail(n: int, q: float, B: int) -> float:
     if q >= 1 or k <= n * q or k <= 0:
         return 0.0
     if k == n:
-        return n * math.log(q) * (1 - 1e-15) + _SAFETY
+        return n * math.log(q) * (1 - _POWER) + _SAFETY
     log_b = (
         _stirling_error(n) - _stirling_error(k) - _stirling_error(n - k)
         - _deviance(k, n * q) - _deviance(n - k, n * (1 - q))
@@ -73,28 +87,28 @@ def log_binomial_tail(n: int, q: float, B: int) -> float:
     )  # fmt: skip
     odds = q / (1 - q)
     total = _sum(n, k, odds) if n * q * (1 - q) < _MANY else _sum_bound(n, k, odds)
-    return min(0.0, log_b + math.log(total) + _SAFETY + 8 * U * (k - n * q))
+    return min(0.0, log_b + math.log(total) + _SAFETY + _MEAN * (k - n * q))
 
 
 def _sum(n: int, k: int, odds: float) -> float:
     """1 + r₁ + r₁r₂ + …, term by term."""
     total, product, j = 1.0, 1.0, 1
     while True:
-        block = np.arange(j, min(j + 4096, n - k + 1), dtype=np.float64)
+        block = np.arange(j, min(j + _BLOCK, n - k + 1), dtype=np.float64)
         if not block.size:
             return total
         products = product * np.cumprod((n - k - block + 1) / (k + block) * odds)
         total += float(products.sum())
         product, j = float(products[-1]), j + block.size
         ratio = (n - k - j + 1) / (k + j) * odds
-        if product * ratio <= 1e-12 * total * (1 - ratio):
+        if product * ratio <= _REST * total * (1 - ratio):
             return total + product * ratio / (1 - ratio)
 
 
 def _sum_bound(n: int, k: int, odds: float) -> float:
     """An upper bound on the same in closed form."""
     first = (n - k) / (k + 1) * odds
-    far = min(math.ceil(12 * math.sqrt(k)), n - k)
+    far = min(math.ceil(_FAR * math.sqrt(k)), n - k)
     a, d = -math.log(first), 1 / (n - k) + 1 / (k + far)
     integral = float(mills_ratio(np.array(a / math.sqrt(d) - 0.5 * math.sqrt(d)))) / math.sqrt(d)
     rest = math.exp(-a * far - 0.5 * d * far * (far - 1)) / (1 - first)
@@ -102,15 +116,16 @@ def _sum_bound(n: int, k: int, odds: float) -> float:
 
 
 def _stirling_error(n: int) -> float:
-    if n < 16:
+    if n < _STIRLING:
         return float(gammaln(n + 1)) - (n + 0.5) * math.log(n) + n - 0.5 * math.log(2 * math.pi)
     n2 = float(n) * n
-    return (1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / (1188 * n2)) / n2) / n2) / n2) / n
+    a, b, c, d, e = _STIRLING_SERIES
+    return (1 / a - (1 / b - (1 / c - (1 / d - 1 / (e * n2)) / n2) / n2) / n2) / n
 
 
 def _deviance(x: float, m: float) -> float:
-    """X log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
-    if abs(x - m) > 0.1 * (x + m):
+    """x log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
+    if abs(x - m) > _CLOSE * (x + m):
         return x * math.log(x / m) + m - x
     v = (x - m) / (x + m)
     total, power, j = (x - m) * v, 2 * x * v, 1
@@ -193,7 +208,7 @@ class Truncated(Curve):
             value = np.where(late, value_there, value)
             upper = np.where(late, upper_there, np.maximum(upper, upper_there))
         lower = np.minimum(self._lower(epsilon, plain.lower, direction), upper)
-        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + 32 * U * (1 + np.abs(upper))
+        added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + _ADDED * (1 + np.abs(upper))
         penalty = np.exp(np.minimum(self._log_penalty(epsilon), upper + np.log(added)))
         return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
 
@@ -219,17 +234,19 @@ class Truncated(Curve):
         if self.pointwise or self.log_p >= 0.0:  # with p = 1 the bound is 1
             return math.inf
         if direction not in self._turns:
-            near = min(most, _LAST) + np.array([0.0, 0.1])
+            near = min(most, _LAST) + np.array([0.0, _AHEAD])
             here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
             if beyond <= here:
                 return math.inf
-            self._turns[direction] = best_threshold(self.curve, direction, math.exp(max(self.log_p, -740.0)))
+            self._turns[direction] = best_threshold(
+                self.curve, direction, math.exp(max(self.log_p, _LEAST_LOG_P))
+            )
         return self._turns[direction]
 
     def _lower(self, epsilon: Array, plain: Array, direction: Direction) -> Array:
         cost = self.log_drop + (0.0 if direction == REMOVE else epsilon)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = cost - plain + 16 * U * (1 + np.abs(cost) + np.abs(plain))
+            share = cost - plain + _TAKEN * (1 + np.abs(cost) + np.abs(plain))
             kept = np.where(share < 0.0, plain + np.log(-np.expm1(np.minimum(share, 0.0))), -np.inf)
-            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - 8 * U, -np.inf)  # δ ≥ 1 − e^ε
+            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - _ANSWER, -np.inf)  # δ ≥ 1 − e^ε
         return np.maximum(kept, floor)

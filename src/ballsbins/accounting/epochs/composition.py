@@ -1,7 +1,7 @@
 """The product of privacy curves: several epochs, several steps, an unfinished epoch after whole ones.
 
 Each factor is any `Curve` with a stated error; the result is a `Curve` again. The work is done by
-`discretize` (a pair above and a pair below every factor, on one lattice of losses) and `tilted` (their
+`polygons` (a pair above and a pair below every factor, on one lattice of losses) and `fft` (their
 products). Here the lattice is chosen: its range from the δ asked for, its spacing h from the accuracy wanted
 in ε.
 
@@ -28,11 +28,36 @@ from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
 from ballsbins.accounting.epochs.survey import FLAT, Cumulants, Survey, spread_allowed
 from ballsbins.errors import AccuracyError
 
+# Every lattice gives bounds that hold (B27 to B33 of docs/derivation.md); these numbers only choose lattices (B34).
 MAX_NODES = 300_000  # points of one factor
-LEAST_LOG = -1300.0  # tails below e^−1300 are not told from 0
-_ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
-_SHARE = 1e-4  # of the accuracy that may be lost to cutting off tails
-_KEPT = 8  # lattices
+# tails below e^−1300 are not told from 0; δ below e^{−1300/1.8} = 10⁻³¹⁴ neither
+LEAST_LOG, _UNDERFLOW = -1300.0, 1.8
+# stop refining a direction whose log δ is this far below the other's: it cannot decide
+_NEGLIGIBLE_GAP = 25.0
+_TAIL_SHARE = 1e-4  # fraction of the allowed error spent on truncated tails
+_ANSWER = 8 * U  # roundings of the answer itself (B1)
+_KEPT = 8  # lattices in memory
+_LARGEST_TILT = 1e6  # of a guess
+_BELOW_MEAN = 1e-3  # deviations: a guess of δ at less than the mean loss is that of this much below
+_FIRST_FLOOR = -60.0  # log δ down to which factors are surveyed at first
+_SOME, _SOME_SPACINGS = 7, 9  # of many ε that are looked at to choose a floor, and to choose a spacing
+_LOOKS, _TRIES = 8, 8  # deeper looks; finer lattices where one is too coarse
+_DEEPER, _DEEPER_MORE = 1.05, 4  # a floor is by 5 % and e⁻⁴ below the least log δ guessed
+_HALF_VARIANCE = 0.15  # of (θ + 1)·n·h², half of `survey.VARIANCE_SHARE`: what h does to ε
+_FIRST_SHARE = 0.5  # of the accuracy for which h is chosen at first
+# of the step ½E|S−1|, of the edge: how wide a lattice may be; see `_widest`
+_WIDEST, _SHIFTED_STEP = 0.6, 0.5
+# a lattice is shifted from h = edge/3 on, then h is 1.3 edges or more
+_SHIFTED, _UNSHIFTED, _PAST_EDGE = 3, 4, 1.3
+_COARSER, _FINER_CELLS = 4, 2  # divisors of h, and of the width of cells, if a lattice was too coarse
+_FLOOR_UNIT, _FLOOR_RATIO = 30.0, 4 / 3  # floors are −30·(4/3)^k, so that few lattices serve all questions
+_DECIDED, _DECIDED_MORE = 1.1, 0.5  # the other direction decides if its guessed log δ is above by 10 % and ½
+_GAINING = 0.7  # of the gap: a refinement that leaves more does not help any more
+_NOTHING_KNOWN = -1e-3  # an upper log δ above this, with no lower one, says nothing
+# where the value lies between two second-order bounds, to leading order: h²/8 from below, h²/6 from above
+_BETWEEN = 0.43
+_AIM, _MOST_FINER = 0.85, 0.125  # of the gap wanted that the next h aims at, and the least factor on h
+_SHOWS = 0.05  # of the gap wanted: what was cut off shows if it is more
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +148,7 @@ class ComposedCurve(Curve):
         for group in self._groups(size, direction):
             found[:, group] = self._positive(size[group], direction)
         lower, value, upper = found[:, back]
-        return Interval(lower - 8 * U, np.minimum(value, 0.0), np.minimum(upper + 8 * U, 0.0))
+        return Interval(lower - _ANSWER, np.minimum(value, 0.0), np.minimum(upper + _ANSWER, 0.0))
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
         """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""
@@ -134,10 +159,10 @@ class ComposedCurve(Curve):
         cumulants = self._cumulants(direction)
         guesses = []
         for e in epsilon:
-            theta = cumulants.solve(float(e), 1e6)
+            theta = cumulants.solve(float(e), _LARGEST_TILT)
             kappa, mean, variance = cumulants.at(theta)
             if theta == 0:
-                guess = math.log(-math.expm1(min(float(e) - mean, -1e-3 * math.sqrt(variance))))
+                guess = math.log(-math.expm1(min(float(e) - mean, -_BELOW_MEAN * math.sqrt(variance))))
             else:
                 decline = math.log1p(theta * (1 + theta) * math.sqrt(2 * math.pi * variance))
                 guess = kappa - theta * float(e) - decline
@@ -165,7 +190,7 @@ class ComposedCurve(Curve):
     def _survey(self) -> list[Survey]:
         if not self._surveys:
             self._surveys = [Survey.above(curve) for curve, _ in self.parts]
-            self._settle(-60.0)
+            self._settle(_FIRST_FLOOR)
         return self._surveys
 
     def _settle(self, floor: float) -> bool:
@@ -183,7 +208,7 @@ class ComposedCurve(Curve):
         """Those increasing ε together that one lattice serves well: its spacing should not differ much."""
         if epsilon.size == 1:
             return [np.array([0])]
-        some = np.unique(np.linspace(0, epsilon.size - 1, 9).astype(int))
+        some = np.unique(np.linspace(0, epsilon.size - 1, _SOME_SPACINGS).astype(int))
         spacing = [math.log2(self._plan(epsilon[k : k + 1], direction)[0]) for k in some]
         octave = np.floor(np.interp(np.arange(epsilon.size), some, spacing) / 2)
         return [np.flatnonzero(octave == value) for value in np.unique(octave)]
@@ -191,42 +216,45 @@ class ComposedCurve(Curve):
     def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
         """The spacing h to start with, and the log δ below which tails are cut off.
 
-        Where the other direction's δ is larger by e^{_ASIDE}, this one is pursued down to that and not
+        Where the other direction's δ is larger by e^{_NEGLIGIBLE_GAP}, this one is pursued down to that and not
         further.
         """
         steps = sum(self._counts)
-        some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, 7).astype(int))]
-        for _ in range(8):  # a deeper look may show a larger δ, and so on until it reaches far enough
+        some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, _SOME).astype(int))]
+        for _ in range(_LOOKS):  # a deeper look may show a larger δ, and so on until it reaches far enough
             guesses = [
-                own if own[0] > theirs[0] - _ASIDE else (theirs[0] - _ASIDE, theirs[1])
+                own if own[0] > theirs[0] - _NEGLIGIBLE_GAP else (theirs[0] - _NEGLIGIBLE_GAP, theirs[1])
                 for own, theirs in zip(
                     self._saddles(some, direction), self._saddles(some, other(direction)), strict=True
                 )
             ]
             least = min(log_delta for log_delta, _ in guesses)
-            floor = max(LEAST_LOG, 1.05 * least - 4 + math.log(_SHARE * self.accuracy.absolute / steps))
+            tails = math.log(_TAIL_SHARE * self.accuracy.absolute / steps)
+            floor = max(LEAST_LOG, _DEEPER * least - _DEEPER_MORE + tails)
             if self._settle(floor):
                 break
         _, mean, variance = self._cumulants(direction).at(0.0)
         h = math.inf
         for e, (_, theta) in zip(some, guesses, strict=True):
             accuracy = float(self.accuracy.at(e))
-            allowed = (
-                accuracy / (0.15 * (1 + theta)) if theta > 0 else spread_allowed(e, accuracy, mean, variance)
-            )
-            h = min(h, math.sqrt(0.5 * allowed / steps))
+            if theta > 0:
+                allowed = accuracy / (_HALF_VARIANCE * (1 + theta))
+            else:
+                allowed = spread_allowed(e, accuracy, mean, variance)
+            h = min(h, math.sqrt(_FIRST_SHARE * allowed / steps))
         return min(h, self._widest()), floor
 
     def _widest(self) -> float:
         """A lattice wider than the steps ½E|S−1| is only of use if it can be shifted: if losses gather at an edge."""
         step = math.exp(min(float(survey.log_delta[REMOVE][0]) for survey in self._survey()))
-        return math.inf if self._edge is not None and step > 0.5 * self._edge else 0.6 * step
+        shiftable = self._edge is not None and step > _SHIFTED_STEP * self._edge
+        return math.inf if shiftable else _WIDEST * step
 
     def _build(self, h: float, floor: float, finer: float) -> _Lattice:
-        for _ in range(8):
-            shifted = self._edge is not None and h > self._edge / 3
+        for _ in range(_TRIES):
+            shifted = self._edge is not None and h > self._edge / _SHIFTED
             if shifted and self._edge is not None:
-                h = max(h, 1.3 * self._edge)
+                h = max(h, _PAST_EDGE * self._edge)
             try:
                 below, above = [], []
                 for survey, (curve, count) in zip(self._survey(), self.parts, strict=True):
@@ -252,7 +280,7 @@ class ComposedCurve(Curve):
                     above.append((high, count))
                 return _Lattice(h, floor, finer, below, above, {}, self.accuracy, {})
             except TooCoarse:
-                h, finer = min(h, self._edge or h) / 4, finer / 2
+                h, finer = min(h, self._edge or h) / _COARSER, finer / _FINER_CELLS
         raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
 
     def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
@@ -261,14 +289,16 @@ class ComposedCurve(Curve):
         It depends on the question alone, so that answers hardly depend on what was asked before.
         """
         h, floor = self._plan(epsilon, direction)
-        return math.floor(2 * math.log2(h)), math.ceil(math.log(max(-floor, 30.0) / 30) / math.log(4 / 3))
+        depth = math.log(max(-floor, _FLOOR_UNIT) / _FLOOR_UNIT) / math.log(_FLOOR_RATIO)
+        return math.floor(2 * math.log2(h)), math.ceil(depth)
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
         """Lower, value, upper at increasing ε ≥ 0; refines until they are as close as wanted."""
         key = self._key(epsilon, direction)
         lattice = self._lattices.get(key)
         if lattice is None:
-            lattice = self._build(2.0 ** (key[0] / 2), max(LEAST_LOG, -30 * (4 / 3) ** key[1]), 1.0)
+            floor = max(LEAST_LOG, -_FLOOR_UNIT * _FLOOR_RATIO ** key[1])
+            lattice = self._build(2.0 ** (key[0] / 2), floor, 1.0)
         worst, tries = math.inf, 0
         lower, upper = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         while True:
@@ -284,13 +314,13 @@ class ComposedCurve(Curve):
             wanted = np.maximum(slope, FLAT) * self.accuracy.at(epsilon)
             with np.errstate(invalid="ignore"):
                 gap = upper - lower
-            matters = (gap > wanted) & (upper > LEAST_LOG / 1.8)
+            matters = (gap > wanted) & (upper > LEAST_LOG / _UNDERFLOW)
             if matters.any():
                 own, theirs = (
                     np.array([guess for guess, _ in self._saddles(epsilon, towards)])
                     for towards in (direction, other(direction))
                 )
-                matters &= own > theirs - _ASIDE
+                matters &= own > theirs - _NEGLIGIBLE_GAP
             if not matters.any():
                 return self._best(lower, upper)
             floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
@@ -299,9 +329,9 @@ class ComposedCurve(Curve):
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
             # the other direction decides, or the bounds are what can be had: they hold, and say how wide they are
-            decided = bool(np.all(upper[matters] < 1.1 * theirs[matters] - 0.5))
+            decided = bool(np.all(upper[matters] < _DECIDED * theirs[matters] - _DECIDED_MORE))
             failed = direction in lattice.failures and math.isinf(ratio)
-            if failed or ratio > 0.7 * worst or (decided and tries > 0):
+            if failed or ratio > _GAINING * worst or (decided and tries > 0):
                 return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
             worst, tries = ratio, tries + 1
             h, finer = self._finer(lattice, ratio)
@@ -324,7 +354,7 @@ class ComposedCurve(Curve):
             found = self._around.log_delta(epsilon, direction)
             upper = np.minimum(upper, found.upper)
             lower = np.minimum(np.maximum(lower, found.lower), upper)
-        if np.any(np.isneginf(lower[matters]) & (upper[matters] > -1e-3)):
+        if np.any(np.isneginf(lower[matters]) & (upper[matters] > _NOTHING_KNOWN)):
             raise AccuracyError(
                 f"Nothing can be said to an accuracy of {self.accuracy.relative:g}·ε or {self.accuracy.absolute:g}, "
                 f"and a finer grid than {h:.1e} in ε does not help. Ask for less accuracy."
@@ -335,15 +365,16 @@ class ComposedCurve(Curve):
     def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
         """With the value where it is, to leading order, between two second-order bounds."""
         with np.errstate(invalid="ignore"):
-            return lower, np.where(np.isfinite(lower), lower + 0.43 * (upper - lower), upper), upper
+            return lower, np.where(np.isfinite(lower), lower + _BETWEEN * (upper - lower), upper), upper
 
     def _finer(self, lattice: _Lattice, ratio: float) -> tuple[float, float]:
         """The next h and how much finer cells shall be, if the bounds are too far apart by that ratio."""
         edge = self._edge or 0.0
-        first_order = lattice.h > edge / 3 > 0
-        factor = max(0.85 / (ratio if first_order else math.sqrt(ratio)), 0.125)
+        first_order = lattice.h > edge / _SHIFTED > 0
+        factor = max(_AIM / (ratio if first_order else math.sqrt(ratio)), _MOST_FINER)
         h = lattice.h * factor
-        return edge / 4 if edge / 3 < h < 1.3 * edge else h, lattice.finer * factor
+        between = edge / _SHIFTED < h < _PAST_EDGE * edge
+        return edge / _UNSHIFTED if between else h, lattice.finer * factor
 
     @staticmethod
     def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
@@ -352,6 +383,6 @@ class ComposedCurve(Curve):
         finite = np.isfinite(lower)
         if lattice.floor <= LEAST_LOG or not finite.any():
             return lattice.floor
-        allowed = float(np.min(lower[finite] + np.log(0.05 * np.minimum(wanted[finite], 1.0))))
+        allowed = float(np.min(lower[finite] + np.log(_SHOWS * np.minimum(wanted[finite], 1.0))))
         excess = log_infinity(pairs) - allowed
-        return max(LEAST_LOG, lattice.floor - 4 - excess) if excess > 0 else lattice.floor
+        return max(LEAST_LOG, lattice.floor - _DEEPER_MORE - excess) if excess > 0 else lattice.floor

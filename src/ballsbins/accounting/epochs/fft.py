@@ -38,7 +38,28 @@ from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
 from ballsbins.accounting.epochs.survey import Atoms, Cumulants
 from ballsbins.errors import AccuracyError
 
-MAX_CELLS = 2**23
+# B30 to B33: docs/derivation.md.
+MAX_CELLS = 2**23  # of a transform: 64 MB
+_FFT = 7  # roundings per level of a transform, Higham's theorem 24.2 (B30)
+_PRODUCT = 4  # of a power of a spectrum: three per factor for complex products, and one (B30)
+_TILT = 4  # of log p + θε − κ, besides its size (B30)
+_SUMS = 8 * U  # of the final sums: bits of the count, and what was added up in exponents (B30)
+_CHERNOFF = 64 * U  # of κ, for Chernoff's bound alone (B33)
+# Choices, which the stated error makes up for:
+_SMALLEST_TILT, _LARGEST_TILT, _TILT_PER_CELL = 1e-9, 1e9, 40  # of θ; a tilt of e⁴⁰ per cell leaves one cell
+_TRIES = 8  # for a sheet that costs no more than it may
+# of ε: lower losses than all others could bring up to this are left out (the sheet may reach so far)
+_RELEVANT = 0.8
+_CUT, _CUT_MORE = 14, 3  # e-folds below δ at which single losses are trimmed; and e-folds more if that shows
+_AROUND = 0.2  # of ε, at most, that is served to either side
+_NEAR_SADDLE = 0.7  # of the saddle: from there the tilt goes to the saddle itself
+_OUTSIDE, _OUTSIDE_MORE, _MOST_OUTSIDE = 10, 3, 80.0  # e-folds that mass outside of the window is below δ
+_LEAST_SADDLE = 0.1  # where that counts relative to the slope of log δ
+_FARTHEST, _STRETCH = 6, 1.5  # deviations above the mean, or times ε, up to which one tilt serves
+# rounding per step; of δ; e-folds between
+_NOISE, _WANTED, _LEAST_MARGIN, _MOST_MARGIN = 2e-14, 1e-5, 1.0, 14.0
+_BISECTIONS = 8  # for the least tilt
+_EDGE_POWERS = range(-6, 31)  # of √2, in units of one over the deviation: tilts tried for Chernoff's bound
 
 Spectrum = NDArray[np.complexfloating]
 
@@ -50,9 +71,9 @@ class WindowError(AccuracyError):
 def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
     """The Chernoff bound at its best θ."""
     atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
-    theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, 1e9), 1e-9)
+    theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, _LARGEST_TILT), _SMALLEST_TILT)
     kappa = sum(a.count * a.log_moment(theta) for a in atoms)
-    relative = sum(count * (pair.relative_error + 64 * U * (1 + abs(kappa))) for pair, count in pairs)
+    relative = sum(count * (pair.relative_error + _CHERNOFF * (1 + abs(kappa))) for pair, count in pairs)
     finite = kappa - theta * epsilon + _log_peak(theta) + relative
     return Chernoff(epsilon, min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta, upper)
 
@@ -73,17 +94,17 @@ def compose(
         bounds = {"log_slack": -math.inf, "noise": 0.0, "relative": 0.0, "log_infinity": log_infinity(pairs)}
         bounds["log_trimmed"] = -math.inf
         return Stretch(h, 0.0, 0, most, max(stop, epsilon), 0.0, 0.0, nothing, nothing, upper=upper, **bounds)
-    pairs = _relevant(pairs, 0.8 * epsilon)
+    pairs = _relevant(pairs, _RELEVANT * epsilon)
     steps = sum(count for _, count in pairs)
     log_cut, extended, attempt = math.inf, False, None
-    for _ in range(8):
+    for _ in range(_TRIES):
         if attempt is None:
             attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
             if math.isinf(log_cut):
-                log_cut = attempt.guess - math.log(steps) - 14
+                log_cut = attempt.guess - math.log(steps) - _CUT
                 attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
         # Nearby questions are likely to follow: serve a standard deviation around ε too.
-        around = min(attempt.deviation, 0.2 * epsilon)
+        around = min(attempt.deviation, _AROUND * epsilon)
         span = (max(0.0, epsilon - around), max(stop, epsilon + around))
         sheet = _compose(attempt, span, math.log(steps) + log_cut, upper=upper, extended=extended)
         noise, missed, trimmed, allowed = (
@@ -92,18 +113,18 @@ def compose(
         if max(noise, missed, trimmed) <= allowed:
             break
         if trimmed > allowed:
-            log_cut, attempt = log_cut - 3 - math.log(trimmed / allowed), None
+            log_cut, attempt = log_cut - _CUT_MORE - math.log(trimmed / allowed), None
             continue
         if noise > allowed and attempt.theta == attempt.saddle:
             extended = True
         elif noise > allowed:
-            close = attempt.theta >= 0.7 * attempt.saddle
+            close = attempt.theta >= _NEAR_SADDLE * attempt.saddle
             attempt = replace(
                 attempt, theta=attempt.saddle if close else 0.5 * (attempt.theta + attempt.saddle)
             )
         if missed > allowed:
-            wider = attempt.outside + 3 + math.log(missed / allowed)
-            attempt = replace(attempt, outside=min(80.0, wider))
+            wider = attempt.outside + _OUTSIDE_MORE + math.log(missed / allowed)
+            attempt = replace(attempt, outside=min(_MOST_OUTSIDE, wider))
     start, stop = sheet.good_range(epsilon, accuracy)
     return replace(sheet, start=start, stop=stop)
 
@@ -126,12 +147,12 @@ class _Attempt:
         """By estimates, at one ε."""
         atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
         cumulants = Cumulants([a.lumped() for a in atoms])
-        saddle = cumulants.solve(epsilon, 40 / h)
+        saddle = cumulants.solve(epsilon, _TILT_PER_CELL / h)
         kappa, _, variance = cumulants.at(saddle)
         decline = math.log1p(saddle * (1 + saddle) * math.sqrt(2 * math.pi * variance))
         guess = min(0.0, kappa - saddle * epsilon - decline)
         theta, share = _least_tilt(cumulants, epsilon, saddle, h, guess)
-        outside = 10 - share - math.log(max(saddle, 0.1) * accuracy)
+        outside = _OUTSIDE - share - math.log(max(saddle, _LEAST_SADDLE) * accuracy)
         return _Attempt(pairs, atoms, cumulants, saddle, theta, outside, guess, math.sqrt(variance))
 
 
@@ -176,7 +197,7 @@ def _compose(
     epsilon, stop = span
     kappa, mean, variance = cumulants.at(theta)
     deviation = math.sqrt(variance)
-    stop = min(stop, max(mean + 6 * deviation, 1.5 * epsilon))
+    stop = min(stop, max(mean + _FARTHEST * deviation, _STRETCH * epsilon))
     low, below = _edge(atoms, cumulants, theta, deviation, -outside)
     edge, above = _edge(atoms, cumulants, theta, deviation, outside)
     low, edge = min(low, epsilon), max(edge, stop)
@@ -221,7 +242,7 @@ def _compose(
         log_slack=float(missed + _log_peak(theta)),
         noise=noise
         * min(1 / (-math.expm1(-theta * h) * (1 + theta)) if theta > 0 else math.inf, reach - skip),
-        relative=relative + 8 * U * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
+        relative=relative + _SUMS * (steps.bit_length() + abs(kappa) + theta * abs(stop)),
         log_infinity=log_infinity(pairs),
         log_trimmed=log_trimmed,
         upper=upper,
@@ -248,8 +269,8 @@ def _least_tilt(
     """
     _, _, variance = cumulants.at(0.0)
     steps = sum(a.count for a in cumulants.atoms)
-    noise = math.log(2e-14 * steps * math.sqrt(max(math.sqrt(variance) / h, 1.0)))
-    margin = min(max(math.log(1e-5) - noise, 1.0), 14.0)
+    noise = math.log(_NOISE * steps * math.sqrt(max(math.sqrt(variance) / h, 1.0)))
+    margin = min(max(math.log(_WANTED) - noise, _LEAST_MARGIN), _MOST_MARGIN)
 
     def share(theta: float) -> float:
         return min(0.0, log_delta - cumulants.at(theta)[0] + theta * epsilon)
@@ -257,7 +278,7 @@ def _least_tilt(
     if share(0.0) > -margin:
         return 0.0, share(0.0)
     low, high = 0.0, saddle
-    for _ in range(8):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         low, high = (low, middle) if share(middle) > -margin else (middle, high)
     return high, share(high)
@@ -278,7 +299,7 @@ def _edge(
         return support, -math.inf
     best, edge = 0.0, sign * math.inf
     rough = cumulants.at(theta)[0]
-    for power in range(-6, 31):
+    for power in _EDGE_POWERS:
         t = sign * 2 ** (power / 2) / deviation
         x = (cumulants.at(theta + t)[0] - rough + abs(outside)) / t
         if sign * x < sign * edge:
@@ -304,13 +325,13 @@ def _convolve(
     """
     real = np.longdouble if extended else np.float64
     u = float(np.finfo(real).eps) / 2
-    bound = 7 * u * math.log2(n)
+    bound = _FFT * u * math.log2(n)
     spectra, norms, offset, rounding = [], [], 0, 0.0
     for (pair, count), a in zip(pairs, atoms, strict=True):
         log_moment = a.log_moment(theta)
         tilted = np.exp(a.log_p + theta * a.epsilon - log_moment)
         size = float(tilted @ (np.abs(a.log_p) + theta * np.abs(a.epsilon)))
-        rounding += 2 * U * count * (size + abs(log_moment) + 4)
+        rounding += 2 * U * count * (size + abs(log_moment) + _TILT)
         # The largest atom goes to cell 0, where its transform is a constant and has no rounding error.
         largest = int(tilted.argmax())
         centre = int(pair.index[largest])
@@ -324,7 +345,7 @@ def _convolve(
         product = product * _power(z, count)
     r = fft.irfft(product.astype(np.complex128), n)
     steps = sum(count for _, count in pairs)
-    noise = (7 * U * math.log2(n) + 4 * U + 4 * steps * u) * float(np.linalg.norm(r))
+    noise = (_FFT * U * math.log2(n) + _PRODUCT * U + _PRODUCT * steps * u) * float(np.linalg.norm(r))
     for j, (_, count) in enumerate(spectra):
         moduli = np.ones(1)
         for i, (z, m) in enumerate(spectra):

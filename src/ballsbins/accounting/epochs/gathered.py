@@ -7,12 +7,12 @@ Take a line ℓ ≤ u, nearly a tangent, and let the lattice begin where ℓ = 0
 
     K_0 = e^{−τ} the zero of ℓ,     K_i = K_0 e^{ih},     g = 1 − K up to K_0,   g(K_1) − (1 − K_1) ≤ ℓ(K_1),
 
-and to the right of K_1 as in `discretize`. Between K_0 and K_1 the polygon is at most 1 − K + ℓ, hence below
+and to the right of K_1 as in polygons.py. Between K_0 and K_1 the polygon is at most 1 − K + ℓ, hence below
 c. Seen as a rounding, all S left of the tangent's point go to their mean K_0, exactly; what is rare and lies
 between K_0 and K_1 is merged with as much of the bulk as brings its mean to a lattice point. The product of n
 such pairs lives on the lattice shifted by −nτ.
 
-With h < τ the lattice need not be shifted but only chosen so that it contains −τ (`discretize.bracket` with a
+With h < τ the lattice need not be shifted but only chosen so that it contains −τ (`polygons.bracket` with a
 `support`): the polygon begins there.
 
 **The line.** From bounds L ≤ u ≤ U at increasing x_0 < x_1 < … : with slope m = (L_b − U_a)/(x_b − x_a) of
@@ -36,6 +36,8 @@ from numpy.typing import NDArray
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, U
 from ballsbins.accounting.epochs.polygons import (
     FINE,
+    SUPPORT,
+    WORST,
     Pair,
     TooCoarse,
     cell_deficits,
@@ -43,9 +45,14 @@ from ballsbins.accounting.epochs.polygons import (
     curve_at_nodes,
     hull,
     shortfall,
+    stored_error,
 )
 
-_POINTS = 400  # where u is looked at
+_POINTS, _FIRST = 400, 1e-4  # where u is looked at: how often, and how close to the edge first; a choice
+# of u as a sum of exponentials; of the edge itself (B1 of docs/derivation.md)
+_ROUNDING, _EDGE = 32 * U, 8 * U
+_LEAST_SLOPE = 0.02  # of a line: a flatter one would leave the bulk at the edge
+_GATHERED = 0.3  # of Q within h of the edge is a good part
 
 
 def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], float], edge: float) -> Pair:
@@ -64,7 +71,7 @@ def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], fl
     first = slope * (math.expm1(h) * math.exp(-tau)) - math.expm1(h - tau)  # ℓ(K_1) − (K_1 − 1)
     if first <= 0:
         raise TooCoarse
-    log_v[0] = min(log_v[0], math.log(first) - 16 * U)
+    log_v[0] = min(log_v[0], math.log(first) - SUPPORT)
     log_v[-1] = -np.inf
     return _finish(h, index, np.append(-np.inf, log_v), -tau)
 
@@ -77,7 +84,7 @@ def _points(h: float, far: float, spacing: Callable[[float], float]) -> NDArray[
 def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, float]]:
     """(τ, slope) of lines below u that touch it at places further and further right."""
     width = -math.expm1(-edge)  # u = 0 up to K = 1 − width
-    x = np.concatenate([[0.0], width * np.geomspace(1e-4, 2 * math.expm1(h) / width + 2, _POINTS)])
+    x = np.concatenate([[0.0], width * np.geomspace(_FIRST, 2 * math.expm1(h) / width + 2, _POINTS)])
     epsilon = np.log1p(x - width)
     negative = epsilon < 0
     lower, upper = np.zeros(x.size), np.zeros(x.size)
@@ -85,8 +92,8 @@ def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, 
     for bound, put, call in ((lower, left.lower, right.lower), (upper, left.upper, right.upper)):
         bound[negative] = np.exp(epsilon[negative] + put)
         bound[~negative] = np.exp(call) + np.expm1(epsilon[~negative])
-    lower, upper = lower * (1 - 32 * U), upper * (1 + 32 * U)
-    lower[0], upper[0] = 0.0, upper[0] + 8 * U * width  # the edge itself is rounded
+    lower, upper = lower * (1 - _ROUNDING), upper * (1 + _ROUNDING)
+    lower[0], upper[0] = 0.0, upper[0] + _EDGE * width  # the edge itself is rounded
     gap = np.diff(x)
     m, steep = (lower[1:] - upper[:-1]) / gap, (upper[1:] - lower[:-1]) / gap
     lines = []
@@ -96,7 +103,7 @@ def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, 
             lower[a + 1] - m[a] * x[a + 1], at - max(steep[a] - m[a], 0.0) * x[a],
             at - max(m[a] - m[a - 1], 0.0) * gap[a],
         )  # fmt: skip
-        if m[a] > 0.02 and c0 < 0:
+        if m[a] > _LEAST_SLOPE and c0 < 0:
             zero = -c0 / m[a]  # in x = K − (1 − width)
             lines.append((-math.log1p(zero - width) if zero < width else -1.0, float(m[a])))
     lines = [(tau, slope) for tau, slope in lines if 0 < tau < edge]
@@ -110,7 +117,7 @@ def gathers(curve: Curve, h: float, edge: float) -> bool:
     if h >= edge:
         return True
     log_u = curve.log_delta(np.array([edge - h]), ADD).upper[0] - (edge - h)
-    return bool(log_u > math.log(0.3 * h))
+    return bool(log_u > math.log(_GATHERED * h))
 
 
 def support(curve: Curve, h: float, edge: float) -> tuple[float, float]:
@@ -140,9 +147,9 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, offset: float) -> 
     log_p[0] = math.log1p(-rest)
     error_q = abs(math.fsum(np.exp(log_p - epsilon)) - 1)
     got = curve_at_nodes(log_p[1:], -np.inf, epsilon[1:])
-    violation = shortfall(-1.0, log_v[1:], got) + (error_q + 8 * U) / -offset
-    if not violation < 1e-6:
+    violation = shortfall(-1.0, log_v[1:], got) + (error_q + _EDGE) / -offset
+    if not violation < WORST:
         raise TooCoarse
     some = np.isfinite(log_p)
-    error = violation + (4096 + index.size / 512) * 2 * U
+    error = violation + stored_error(index.size)
     return Pair(h, index[some], log_p[some], -math.inf, -math.inf, error, offset)

@@ -1,6 +1,6 @@
 """Privacy curves as privacy loss distributions of dp_accounting, to compose with anybody's.
 
-The masses are those of the pairs above (pessimistic) and below (optimistic) the curve, from `discretize`: a
+The masses are those of the pairs above (pessimistic) and below (optimistic) the curve, (`polygons`): a
 provable bound with second-order error, unlike rounding losses up or down. The curve's bounds are moved apart
 by a relative 10⁻¹¹ first, more than the rounding of the masses, because dp_accounting knows no such error.
 """
@@ -17,26 +17,19 @@ from ballsbins.accounting.epochs.survey import Survey
 from ballsbins.errors import AccuracyError
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import DensePLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 TAIL = -50.0  # log δ where the distribution ends; what is beyond is at infinity, or left out
-_MARGIN = 1e-11
+INTERVAL = 1e-4  # of losses, as dp_accounting has it
+_MARGIN = 1e-11  # by which the curve's bounds move apart: more than the rounding of masses (B29)
 _MOST_POINTS = 20_000_000  # dp_accounting needs them all
-
-
-def pessimistic_pmf(curve: Curve, direction: str, h: float) -> DensePLDPmf:
-    """The loss of one direction on the grid h·ℤ, from above."""
-    return _dense(_pairs(curve, h)[1], direction, pessimistic=True)
-
-
-def optimistic_pmf(curve: Curve, direction: str, h: float) -> DensePLDPmf:
-    """The loss of one direction on the grid h·ℤ, from below."""
-    return _dense(_pairs(curve, h)[0], direction, pessimistic=False)
+_FINER = 0.3  # of the usual width of cells: every lattice point is held anyway, so fine cells cost nothing
+_TOO_WIDE = 0.1  # of the typical loss: a wider interval is what went wrong
+_ADVISED = 500  # points over all losses, in the interval that is advised
 
 
 def privacy_loss_distribution(
-    curve: Curve, h: float = 1e-4, *, pessimistic: bool = True
+    curve: Curve, h: float = INTERVAL, *, pessimistic: bool = True
 ) -> PrivacyLossDistribution:
     """Both directions as dp_accounting holds them."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -56,16 +49,16 @@ def _pairs(curve: Curve, h: float) -> tuple[Pair, Pair]:
             f"{_MOST_POINTS:,}. Use a larger interval."
         )
     try:
-        return bracket(curve, h, choose_points(h, far, survey.spacing(0.3)), _MARGIN)
+        return bracket(curve, h, choose_points(h, far, survey.spacing(_FINER)), _MARGIN)
     except (TooCoarse, AccuracyError):
         typical = float(np.exp(survey.log_delta[REMOVE][0]))  # δ(0) = ½E|S − 1|
-        if h > 0.1 * typical:
+        if h > _TOO_WIDE * typical:
             raise AccuracyError(
                 f"interval={h:g} is too wide: typical losses are about {typical:.1e}. Use a smaller interval."
             ) from None
         raise AccuracyError(
             f"interval={h:g} is too narrow: losses reach {max(far):.0f}, and from one point to the next δ changes by "
-            f"less than rounding. Use a larger interval, such as {sum(far) / 500:.1g}."
+            f"less than rounding. Use a larger interval, such as {sum(far) / _ADVISED:.1g}."
         ) from None
 
 

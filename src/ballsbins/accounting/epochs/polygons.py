@@ -45,8 +45,23 @@ from numpy.typing import NDArray
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, U
 from ballsbins.errors import AccuracyError
 
-FINE = 4  # points of the curve per lattice cell
-_WORST = 1e-6  # relative violation of domination or mass beyond which the curve is not what it claims to be
+# B28, B29: docs/derivation.md.
+# points of the curve per lattice cell: the minorant then costs 3/128 beside the 1/8 of a chord (B28)
+FINE = 4
+# relative violation of domination or mass beyond which the curve is not what it claims to be (B29)
+WORST = 1e-6
+LOG_SUM = 2 * U  # error of a sum of logarithms and exponentials, relative to its size: two roundings (B1)
+# such roundings of the curve of a stored pair: in all, and per cells (B29)
+_STORED, _CELLS_PER_ROUNDING = 4096, 512
+_MINORANT = 32 * U  # of ρ: a handful of sums of positive terms (B1)
+SUPPORT = 16 * U  # by which a point moves below a line that it should be below (B1)
+_LARGEST_EXPONENT, _SAFE_EXPONENT = 700.0, 300.0  # e⁷⁰⁰ is a double, e³⁰⁰ one that may be squared
+_MOST_ROUNDS = 500  # of taking points off a hull: some ten are usual
+# terms summed together, and e-folds between the largest and the least of them
+_BLOCK, _MOST_SPREAD = 2048, 300
+_GAP_BLOCK = 64  # lattice points of one spacing, more of them farther out
+_LARGE_ATOM = 1e-3  # at 0, which can make up for what rounding took from the total mass
+_LEAST_LOG_V = -600.0  # log v(0) below which a missing mass is not told relative to it
 
 
 class TooCoarse(Exception):  # noqa: N818
@@ -85,7 +100,7 @@ def choose_points(h: float, far: tuple[float, float], spacing: Callable[[float],
     """
     sides = []
     for sign, end in ((-1, far[0]), (1, far[1])):
-        last, start, block = math.ceil(end / h) + 1, 0, 64
+        last, start, block = math.ceil(end / h) + 1, 0, _GAP_BLOCK
         pieces = [np.array([0])]
         while start < last:
             stride = 1
@@ -95,7 +110,7 @@ def choose_points(h: float, far: tuple[float, float], spacing: Callable[[float],
                     break
             pieces.append(np.arange(start + stride, start + block + 1, stride))
             start += block
-            block = 64 * 2 ** max(0, (start // 64).bit_length() - 3)
+            block = _GAP_BLOCK * 2 ** max(0, (start // _GAP_BLOCK).bit_length() - 3)
         side = np.concatenate(pieces)
         sides.append(side[: np.searchsorted(side, last) + 1])
     return np.concatenate([-sides[0][:0:-1], sides[1]])
@@ -108,7 +123,7 @@ def out_of_the_money(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
     right = curve.log_delta(epsilon[split:], REMOVE)
     lower = np.concatenate([left.lower + epsilon[:split], right.lower])
     upper = np.concatenate([left.upper + epsilon[:split], right.upper])
-    slack = 2 * U * np.abs(epsilon)
+    slack = LOG_SUM * np.abs(epsilon)
     if np.isnan(lower).any() or np.isnan(upper).any() or (lower > upper).any():
         raise AccuracyError(
             "The privacy curve returned NaN or bounds out of order: this is a defect, please report it."
@@ -134,7 +149,7 @@ def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]
     v0, v1, v2 = np.exp(left - w), np.exp(log_v - w), np.exp(right - w)
     with np.errstate(over="ignore"):
         mass = (v2 - v1) / np.expm1(gap_right) - (v1 - v0) / -np.expm1(-gap_left)
-    unit = np.exp(np.minimum(-w, 700.0))
+    unit = np.exp(np.minimum(-w, _LARGEST_EXPONENT))
     mass[epsilon == 0] += unit[epsilon == 0]
     across = np.flatnonzero((epsilon[:-1] < 0) & (epsilon[1:] > 0))
     for i in across:
@@ -151,7 +166,7 @@ def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bo
     """
     position = epsilon if gap is None else np.concatenate([[0.0], np.cumsum(gap)])
     keep = _tangents_from_zero(epsilon, log_v)
-    for _ in range(500):
+    for _ in range(_MOST_ROUNDS):
         gaps = np.diff(position[keep])
         mass, w = kink_masses(epsilon[keep], gaps, log_v[keep])
         above = mass < 0
@@ -189,9 +204,10 @@ def suffix_sums(log_x: Array, position: Array) -> Array:
     result = np.empty(log_x.size)
     carry, at, stop = -np.inf, 0.0, log_x.size
     while stop > 0:
-        size = min(2048, stop)
+        size = min(_BLOCK, stop)
         while size > 1 and (
-            _spread(log_x[stop - size : stop]) > 300 or position[stop - 1] - position[stop - size] > 300
+            _spread(log_x[stop - size : stop]) > _MOST_SPREAD
+            or position[stop - 1] - position[stop - size] > _MOST_SPREAD
         ):
             size //= 2
         start = stop - size
@@ -246,7 +262,7 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | Non
     # at K=1.
     rest = math.fsum(np.exp(np.delete(log_p, zero))) + math.exp(log_p_infinity)
     excess = rest + math.exp(log_p[zero]) - 1
-    if log_p[zero] > math.log(1e-3) and abs(excess) < _WORST:
+    if log_p[zero] > math.log(_LARGE_ATOM) and abs(excess) < WORST:
         log_p[zero] = math.log1p(-rest)
         excess = 0.0
     right = curve_at_nodes(log_p[zero:], log_p_infinity, epsilon[zero:])
@@ -258,16 +274,21 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | Non
         shortfall(sign, log_v[zero::-1], left, corner[zero::-1]) + abs(math.expm1(left[0] - right[0])),
         shortfall(sign, least[zero:], right),
         shortfall(sign, least[zero::-1], left),
-        abs(excess) * math.exp(-log_v[zero]) if log_v[zero] > -600 else 0.0,
+        abs(excess) * math.exp(-log_v[zero]) if log_v[zero] > _LEAST_LOG_V else 0.0,
     )
-    if not violation < _WORST:
+    if not violation < WORST:
         raise AccuracyError(
             f"The discretised curve misses domination or total mass by a relative {violation:.1e} on a "
-            f"grid of {h:.1e} in ε, more than {_WORST:.0e}. Ask for less accuracy, or for a better curve."
+            f"grid of {h:.1e} in ε, more than {WORST:.0e}. Ask for less accuracy, or for a better curve."
         )
     some = np.isfinite(log_p)
-    error = violation + (4096 + index.size / 512) * 2 * U
+    error = violation + stored_error(index.size)
     return Pair(h, index[some], log_p[some], log_p_infinity, log_q_infinity, error)
+
+
+def stored_error(points: int) -> float:
+    """What rounding may do to the curve of a pair of that many masses, relative (B29)."""
+    return (_STORED + points / _CELLS_PER_ROUNDING) * 2 * U
 
 
 def shortfall(sign: float, wanted: Array, got: Array, where: NDArray[np.bool_] | None = None) -> float:
@@ -289,7 +310,7 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
     low, up = lower[at], np.where(inside, upper[at], np.inf)
     reference = np.maximum(low[:, 1:2], low[:, -2:-1])
     reference[np.isneginf(reference)] = 0.0
-    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, 300.0))
+    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, _SAFE_EXPONENT))
     slope = (low[:, -2] - low[:, 1]) / (x[:, -2] - x[:, 1])
     near = np.diff(x, axis=1)
     near[near == 0] = 1.0
@@ -316,7 +337,7 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
         floor = np.minimum(low[:, s], low[:, s + 1])
         flat = np.maximum(deficit(floor, ends[0]), deficit(floor, ends[1]))
         worst = np.maximum(worst, np.minimum(lines, flat))
-    return np.clip(worst + 32 * U, 0.0, 1.0)
+    return np.clip(worst + _MINORANT, 0.0, 1.0)
 
 
 def bracket(
@@ -329,7 +350,7 @@ def bracket(
     """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside).
 
     With a `margin` the bounds of the curve are moved apart by that factor first. A `support` (k, slope) says that a
-    line of that slope which is 0 at e^{−kh} is below v (see `edge`): the pair below begins there.
+    line of that slope which is 0 at e^{−kh} is below v (see gathered.py): the pair below begins there.
     """
     between = index[:-1, None] + np.diff(index)[:, None] * (np.arange(FINE) / FINE)
     fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
@@ -346,7 +367,7 @@ def bracket(
         log_v = lower[::FINE] + np.log1p(-beta)
     if support is not None:
         allowed = math.log(support[1] * math.expm1(h)) - support[0] * h
-        log_v[start + 1] = min(log_v[start + 1], allowed - 16 * U)
+        log_v[start + 1] = min(log_v[start + 1], allowed - SUPPORT)
     below = _finish(h, index, log_v)
     return below, above
 

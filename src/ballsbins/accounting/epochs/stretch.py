@@ -1,4 +1,4 @@
-"""A stretch of a composed privacy curve, as `tilted` computes it, and what its numerical errors cost."""
+"""A stretch of a composed privacy curve, as fft.py computes it, and what its numerical errors cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import Array
+
+_LARGEST_EXPONENT, _LARGEST_COST = 700.0, 300.0  # e⁷⁰⁰ is a double; a cost of e³⁰⁰ is one that nobody accepts
+_LEAST, _LOWEST = 1e-300, -1e300  # in place of 0 and −∞
+# in logs, how much the tail beyond an empty cell counts: nothing, but −∞ is not a number to divide by
+_NEXT_CELL = 40
+_SHARE = 0.1  # of the accuracy in ε that rounding, window and trimming may cost each
+_LEAST_SLOPE = 0.1  # of log δ in ε, for that
+_CANDIDATES = 33  # places at which the range of a sheet is looked for
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Stretch:
         scale = self.kappa - self.theta * node
         slack = self.log_slack + self.kappa - self.theta * epsilon
         with np.errstate(divide="ignore", invalid="ignore"):
-            slope = np.exp(np.minimum(x + self._tail(k) - value, 700.0))
+            slope = np.exp(np.minimum(x + self._tail(k) - value, _LARGEST_EXPONENT))
             if self.upper:
                 total = np.logaddexp(np.logaddexp(value + scale, slack) + self.relative, self.log_infinity)
                 return np.minimum(total, 0.0), slope
@@ -57,17 +65,17 @@ class Stretch:
     def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array, Array]:
         """How much of log δ(ε) rounding, the window and trimming cost, roughly, and how much each may."""
         k = self._cell(epsilon, self.log_value.size - 1)
-        bulk = np.maximum(np.logaddexp(self.log_value[k], self.log_tail[k] - 40), -1e300)
-        noise = np.exp(np.minimum(math.log(max(self.noise, 1e-300)) - bulk, 300.0))
-        missed = np.exp(np.minimum(self.log_slack - bulk, 300.0))
+        bulk = np.maximum(np.logaddexp(self.log_value[k], self.log_tail[k] - _NEXT_CELL), _LOWEST)
+        noise = np.exp(np.minimum(math.log(max(self.noise, _LEAST)) - bulk, _LARGEST_COST))
+        missed = np.exp(np.minimum(self.log_slack - bulk, _LARGEST_COST))
         log_delta, slope = self.log_delta(epsilon)
         with np.errstate(over="ignore"):
-            trimmed = np.exp(np.minimum(self.log_trimmed - np.maximum(log_delta, -1e300), 300.0))
-        return noise, missed, trimmed, 0.1 * np.maximum(slope, 0.1) * accuracy
+            trimmed = np.exp(np.minimum(self.log_trimmed - np.maximum(log_delta, _LOWEST), _LARGEST_COST))
+        return noise, missed, trimmed, _SHARE * np.maximum(slope, _LEAST_SLOPE) * accuracy
 
     def good_range(self, epsilon: float, accuracy: float) -> tuple[float, float]:
         """The ε around the one given, within start … stop, where the sheet costs no more than it may."""
-        candidates = np.unique(np.append(np.linspace(self.start, self.stop, 33), epsilon))
+        candidates = np.unique(np.append(np.linspace(self.start, self.stop, _CANDIDATES), epsilon))
         at = int(np.searchsorted(candidates, epsilon))
         *costs, allowed = self.costs(candidates, accuracy)
         bad = np.flatnonzero(np.max(costs, axis=0) > allowed)

@@ -15,13 +15,23 @@ from scipy.special import log_ndtr
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.epochs.polygons import hull
 
-FLAT = (
-    1e-5  # log δ is not pursued more closely than this where the curve is so flat that ε has little meaning
-)
+# No bound depends on these numbers: they place lattices, whose own error is known (B34 of docs/derivation.md).
+# log δ is not pursued more closely than this where the curve is so flat that ε has little meaning
+FLAT = 1e-5
 _RATIO = 1.15  # of the geometric grid
 _SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
+_LEAST_LOG = -100.0  # log δ(0) below which the grid begins no earlier
+_FARTHEST = 1e5  # ε at which the grid ends
 _DENSE = 300  # cells may grow to ε/_DENSE
 _STEEP = 0.1  # and so far that log δ changes by this
+_LEAST_SLOPE = 1e-9  # against division by 0
+# of n·h²: h²/6 that the polygon above adds to a variance and h²/8 that the one below takes
+VARIANCE_SHARE = 0.3
+_LARGEST_ALLOWED = 50.0  # in logs: as good as unlimited
+_LEAST, _LOWEST = 1e-300, -1e300  # in place of 0, against division by it; in place of −∞
+_MOST_NEWTON = 200  # steps, or halvings
+# in deviations of the mean; relative to ε; relative width of θ
+_CLOSE, _ROUNDED, _BRACKET = 1e-6, 1e-15, 1e-12
 
 
 class Survey:
@@ -40,7 +50,7 @@ class Survey:
         return cls(lambda epsilon, direction: curve.log_delta(epsilon, direction).upper)
 
     def _extend(self, far: float) -> None:
-        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), -100.0))
+        smallest = _SMALLEST * math.exp(max(float(self.log_delta[REMOVE][0]), _LEAST_LOG))
         start = max(self.epsilon[-1] * _RATIO, smallest)
         new = start * _RATIO ** np.arange(1 + math.ceil(math.log(far / start) / math.log(_RATIO)))
         self.epsilon = np.concatenate([self.epsilon, new])
@@ -50,7 +60,7 @@ class Survey:
 
     def reach(self, direction: Direction, floor: float) -> float:
         """An ε beyond which log δ is below `floor`."""
-        while self.log_delta[direction][-1] > floor and self.epsilon[-1] < 1e5:
+        while self.log_delta[direction][-1] > floor and self.epsilon[-1] < _FARTHEST:
             self._extend(2.0 * self.epsilon[-1])
         below = np.flatnonzero(self.log_delta[direction] <= floor)
         return float(self.epsilon[below[0] if below.size else -1])
@@ -62,7 +72,9 @@ class Survey:
             with np.errstate(invalid="ignore", divide="ignore"):
                 steep = np.abs(np.diff(self.log_delta[direction]) / np.diff(self.epsilon))
             steep = np.where(np.isfinite(steep), steep, np.inf)
-            limits[direction] = np.minimum(self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, 1e-9))
+            limits[direction] = np.minimum(
+                self.epsilon[1:] / _DENSE, _STEEP / np.maximum(steep, _LEAST_SLOPE)
+            )
 
         def at(epsilon: float) -> float:
             k = int(np.searchsorted(self.epsilon, abs(epsilon))) - 1
@@ -93,10 +105,12 @@ def spread_allowed(epsilon: float, accuracy: float, mean: float, variance: float
     a = 0.5 * s - shifted / s
     log_slope = min(0.0, shifted + float(log_ndtr(a - s)))
     log_allowed = math.log(max(math.exp(log_slope), FLAT) * accuracy) + math.log(2 * s) + 0.5 * a * a
-    return min(math.exp(min(log_allowed, 50.0)) * math.sqrt(2 * math.pi) / 0.3, variance)
+    return min(
+        math.exp(min(log_allowed, _LARGEST_ALLOWED)) * math.sqrt(2 * math.pi) / VARIANCE_SHARE, variance
+    )
 
 
-_LUMPS = 2048
+_LUMPS = 2048  # atoms are enough to look for θ
 
 
 @dataclass(frozen=True)
@@ -116,7 +130,7 @@ class Atoms:
         pad = -n % size
         log_p = np.concatenate([self.log_p, np.full(pad, -np.inf)]).reshape(-1, size)
         epsilon = np.concatenate([self.epsilon, np.zeros(pad)]).reshape(-1, size)
-        w = np.maximum(log_p.max(axis=1, keepdims=True), -1e300)
+        w = np.maximum(log_p.max(axis=1, keepdims=True), _LOWEST)
         p = np.exp(log_p - w)
         total = p.sum(axis=1)
         full = total > 0
@@ -159,10 +173,10 @@ class Cumulants:
         _, mean, variance = self.at(0.0)
         if mean >= epsilon:
             return 0.0
-        theta = min((epsilon - mean) / max(variance, 1e-300), largest)
-        for _ in range(200):
+        theta = min((epsilon - mean) / max(variance, _LEAST), largest)
+        for _ in range(_MOST_NEWTON):
             _, mean, variance = self.at(theta)
-            if abs(mean - epsilon) <= 1e-6 * math.sqrt(variance) + 1e-15 * abs(epsilon):
+            if abs(mean - epsilon) <= _CLOSE * math.sqrt(variance) + _ROUNDED * abs(epsilon):
                 break
             if mean < epsilon:
                 if theta >= largest:
@@ -170,10 +184,10 @@ class Cumulants:
                 low = theta
             else:
                 high = theta
-            newton = theta + (epsilon - mean) / max(variance, 1e-300)
+            newton = theta + (epsilon - mean) / max(variance, _LEAST)
             if not low < newton < high:
                 newton = 2 * theta if math.isinf(high) else 0.5 * (low + high)
             theta = min(newton, largest, 4 * theta if math.isinf(high) else math.inf)
-            if high - low <= 1e-12 * low:
+            if high - low <= _BRACKET * low:
                 return low
         return theta

@@ -8,9 +8,14 @@ import numpy as np
 
 from ballsbins.accounting.curve import U
 from ballsbins.accounting.one_epoch.basket import Basket
-from ballsbins.accounting.one_epoch.contours import FARTHEST, Path, Trace, best_traces, weighted
+from ballsbins.accounting.one_epoch.contours import FARTHEST, PROBES, Path, Trace, best_traces, weighted
+from ballsbins.accounting.one_epoch.cut import LINEAR_PHASE
 from ballsbins.accounting.one_epoch.quadrature import (
+    BEYOND,
     DROP,
+    INNER_SAFETY,
+    PER_LOAD,
+    ROUNDINGS,
     Estimate,
     Nodes,
     Strikes,
@@ -22,10 +27,36 @@ from ballsbins.accounting.one_epoch.quadrature import (
     slope_sum,
     trapezoidal_error,
 )
-from ballsbins.accounting.one_epoch.transform import Flags, Real
+from ballsbins.accounting.one_epoch.transform import LARGEST_EXPONENT, SAFE_EXPONENT, Flags, Real
 
-_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)
+# B6, B8, … are the numbered bounds of docs/derivation.md. A choice costs time where it is poor: the stated error is
+# computed from the nodes themselves and then asks for other nodes.
+_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)  # two rules whose distance is the error (B10)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
+
+# A lattice on the cut.
+_STEEP, _STEEP_STEP, _USUAL_STEP = 2.2, 0.18, 0.125  # s from which a wider step does; else there is `finer`
+_PAST_MINIMUM = 3.0  # times the r of the exponent's minimum, (K − 1)/Var Z: a choice
+_MOST_LOG_VARIANCE = 300.0  # s² up to which Var Z is formed
+_TOP_MARGIN, _TOP_SHARE = 40.0, 0.6  # beyond DROP, how far e^{−Tr(K−1)} falls; share of x², exact: 0.5
+_BOTTOM_MARGIN, _BOTTOM_MORE = 8.0, 2.0  # the same at the lower end: e⁻⁴ farther down, and 2 more in log r
+_KNEE = 4.0  # below the peak, e^{−TrK} is 1 to two digits from here on: steps may grow
+_DEVIATION_STEP, _MOST_GROWTH = 0.5, 20.0  # half a deviation as step integrates a Gaussian to all digits
+_FEWEST = 9  # nodes, so that every fourth is a sum of three
+_LARGEST_SWING = 60.0  # in logs: more than e⁶⁰ times the sum is no answer anyway
+_CUT_OFF = 3.0  # what lies above the last node is e³ terms as large as the first one dropped, or less (B8)
+_CALM = 2.0  # log phase at the end up to which a finer lattice may help: beyond, the sine turns too often
+_RISEN = 0.5  # in logs: a rise of the exponent by so much is one
+
+# A lift off the cut.
+_NEAR, _NEAR_POINTS = 0.3, 9  # the least exponent is looked for within this of log r*, at so many points
+_TRACE_STEP = 0.25  # of u, to find the end of a path; the nodes are others
+_PANEL = 0.5  # of u
+_BELOW, _LEAST_CUT = 1.5, 0.5  # in log r: how far below what matters, and below r*, the cut is followed
+_WIDEST, _IN_WIDTHS, _GROWTH = 0.8, 2.5, 1.3  # panels on the cut: in log r, in widths at r*, growth
+# A reserve on every term of the cut, on top of its rounding and of what the probes see of L (B11): far below the goal
+# of 10⁻¹⁰, so it decides nothing.
+_RESERVE = 1e-13
 
 
 @dataclass(frozen=True)
@@ -38,7 +69,9 @@ class Spacing:
     def log_r(self, u: Real) -> tuple[Real, Real]:
         """Log r and its derivative in u."""
         bend = self.growth - 1.0
-        return self.knee + u - bend * np.logaddexp(0.0, -u), 1.0 + bend / (1.0 + np.exp(np.minimum(u, 600.0)))
+        return self.knee + u - bend * np.logaddexp(0.0, -u), 1.0 + bend / (
+            1.0 + np.exp(np.minimum(u, SAFE_EXPONENT))
+        )
 
     def u(self, log_r: float) -> float:
         """The u of a log r, or a little less."""
@@ -66,7 +99,7 @@ class CutLattice:
         self.log_base = self.real - self.log_r + np.log(slope * ((u[1] - u[0]) / (np.pi * t)))
         self.scaled = scaled_by(basket.size, self.log_r)
         phase = np.exp(self.log_phase)
-        small = phase < 1e-9
+        small = phase < LINEAR_PHASE
         sine = np.sin(np.where(small, 0.0, phase))
         self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
         self.sign = np.where(small, 1.0, np.sign(sine))
@@ -77,25 +110,26 @@ class CutLattice:
     ) -> CutLattice:
         """All that the given strikes (K > 1) need; `rising`: also where the integrand may rise again, far behind."""
         s, t = 1.0 / basket.smallest_sigma, float(basket.size)
-        step = step or (0.18 if s > 2.2 else 0.125)  # enough as a rule; else there is `finer`
+        step = step or (_STEEP_STEP if s > _STEEP else _USUAL_STEP)
         least, most = (float(end) for end in (strikes.k_minus_1.min(), strikes.k_minus_1.max()))
         # At the top the integrand e^{−Tr(K−1)} has gone, compared with δ, of which one large Z alone makes e^{−x²/2}
         # (x below), or the exponent has passed its minimum near r = (K−1)/Var Z.
-        top = np.log(3.0 / np.expm1(min(s * s, 300.0))) + np.log(most) if rising else -np.inf
+        variance = np.expm1(min(s * s, _MOST_LOG_VARIANCE))
+        top = np.log(_PAST_MINIMUM / variance) + np.log(most) if rising else -np.inf
         for excess in (least, most):
             x = max(float(np.log1p(t * excess)) / s - 0.5 * s, 0.0)
-            top = max(top, np.log(DROP + 40.0 + 0.6 * x * x) - np.log(t) - np.log(excess))
+            top = max(top, np.log(DROP + _TOP_MARGIN + _TOP_SHARE * x * x) - np.log(t) - np.log(excess))
         top = min(float(top), basket.largest_log_r)
         # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s; e^{−TrK} cuts it
         # off at the peak, `away` deviations below the mean.
         peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
         away = -(peak + 0.5 * s * s) / s
-        bottom = peak - s * (np.sqrt(away * away + 2.0 * DROP + 8.0) - away) - 2.0
+        bottom = peak - s * (np.sqrt(away * away + 2.0 * DROP + _BOTTOM_MARGIN) - away) - _BOTTOM_MORE
         # Below the knee e^{−TrK} is 1, and a Gaussian is integrated to all digits with steps of half its deviation.
-        spacing = Spacing(peak - 4.0, float(np.clip(0.5 * s / step, 1.0, 20.0)))
+        spacing = Spacing(peak - _KNEE, float(np.clip(_DEVIATION_STEP * s / step, 1.0, _MOST_GROWTH)))
         first, last = spacing.u(bottom), spacing.u(top)
         count = int(np.ceil((last - first) / step)) + 1
-        return cls(basket, np.linspace(first, last, max(count, 9)), spacing)
+        return cls(basket, np.linspace(first, last, max(count, _FEWEST)), spacing)
 
     def finer(self) -> CutLattice:
         """The same with half the step."""
@@ -131,13 +165,14 @@ class CutLattice:
         sums = halved(parts)
         total = sums[0]
         # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
-        turned = modulus - scale[:, None] + np.minimum(self.log_phase, 700.0)
-        swing = np.where(keep, np.exp(np.minimum(turned, 60.0)), 0.0).sum(axis=1)
-        slack = (size * (U * (16.0 + 4.0 * load) + 4.0 * self.inner * np.abs(self.real))).sum(axis=1)
-        slack += swing * (U * 16.0 + 4.0 * self.inner_phase)
-        rough = trapezoidal_error(*sums, shifted=4.0 * parts[:, 1::4].sum(axis=1))
-        rough += (np.exp(-DROP + 3.0) + 16.0 * size[:, 0]) / np.abs(total)  # what was cut off
-        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < 2.0)
+        turned = modulus - scale[:, None] + np.minimum(self.log_phase, LARGEST_EXPONENT)
+        swing = np.where(keep, np.exp(np.minimum(turned, _LARGEST_SWING)), 0.0).sum(axis=1)
+        rounding = U * (ROUNDINGS + PER_LOAD * load) + INNER_SAFETY * self.inner * np.abs(self.real)
+        slack = (size * rounding).sum(axis=1)
+        slack += swing * (U * ROUNDINGS + INNER_SAFETY * self.inner_phase)
+        rough = trapezoidal_error(*sums, shifted=4 * parts[:, 1::4].sum(axis=1))
+        rough += (np.exp(-DROP + _CUT_OFF) + BEYOND * size[:, 0]) / np.abs(total)  # what was cut off
+        calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < _CALM)
         return estimate_of(scale, total, slack, rough).where(np.asarray(ends)), calm
 
     def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
@@ -146,7 +181,7 @@ class CutLattice:
         estimate, calm = self._sum(modulus, load)
         # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r
-        risen = exponent > np.minimum.accumulate(exponent, axis=1) + 0.5
+        risen = exponent > np.minimum.accumulate(exponent, axis=1) + _RISEN
         before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
         before = np.minimum(before, max(int((self.log_phase < 0.0).sum()), 1))
         ahead = np.arange(len(self.log_r)) < before[:, None]
@@ -162,7 +197,7 @@ class LiftContour:
         """Build for the first of `strikes`, leaving the cut near exp(log_r), with `fineness` times as many panels."""
         self.basket = basket
         log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
-        around = np.linspace(log_r - 0.3, min(log_r + 0.3, basket.largest_log_r), 9)
+        around = np.linspace(log_r - _NEAR, min(log_r + _NEAR, basket.largest_log_r), _NEAR_POINTS)
         real, _, plain = basket.on_cut(around)
         g = real - drift_of(basket.size, strikes[:1], plain, scaled_by(basket.size, around))[0]
         log_r = float(around[int(np.argmin(g))])
@@ -171,7 +206,7 @@ class LiftContour:
         r = float(np.exp(log_r))
         self.k = float(strikes.k[0])
         widths, traces = best_traces(
-            basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], 0.25
+            basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], _TRACE_STEP
         )
         self.width, trace = float(widths[0]), traces[0]
         # the part on the cut that matters
@@ -182,15 +217,16 @@ class LiftContour:
         if trace is None or not self.usable:
             return
         reach = float(trace.u[-1])
-        panels = int(np.ceil(reach / 0.5 * fineness))
+        panels = int(np.ceil(reach / _PANEL * fineness))
         self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
         self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
         # on the cut, panels no wider than the integrand's scale at r*
-        bottom = min(float(significant[0]) - 1.5, log_r - 0.5)
-        width = min(0.8, 2.5 / np.sqrt(max(curvature, 1.0)))
+        bottom = min(float(significant[0]) - _BELOW, log_r - _LEAST_CUT)
+        width = min(_WIDEST, _IN_WIDTHS / np.sqrt(max(curvature, 1.0)))
         edges = [log_r]
         while edges[-1] > bottom:
-            edges.append(edges[-1] - min(width * 1.3 ** ((len(edges) - 1) / fineness), 0.8) / fineness)
+            grown = width * _GROWTH ** ((len(edges) - 1) / fineness)
+            edges.append(edges[-1] - min(grown, _WIDEST) / fineness)
         cuts = np.array(edges[::-1])
         self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
         self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
@@ -202,7 +238,7 @@ class LiftContour:
         omega, _ = path(u)
         trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
         log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
-        return weighted(self.basket, [trace], [log_du], probes=0 if x is _COARSE_X else 7)[0]
+        return weighted(self.basket, [trace], [log_du], probes=0 if x is _COARSE_X else PROBES)[0]
 
     def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
         half = 0.5 * np.diff(edges)
@@ -214,23 +250,22 @@ class LiftContour:
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
         log_r, log_w, real, log_phase, plain = rule
         drift = -drift_of(self.basket.size, strikes, plain, scaled_by(self.basket.size, log_r))
-        phase = np.exp(np.minimum(log_phase, 700.0))
-        small = phase < 1e-9
+        phase = np.exp(np.minimum(log_phase, LARGEST_EXPONENT))
+        small = phase < LINEAR_PHASE
         log_size = drift + (log_w + real)[None, :] - scale[:, None]
         with np.errstate(under="ignore"):
             parts = np.where(
                 small[None, :],
-                np.exp(np.minimum(log_size + log_phase[None, :], 600.0)),
-                np.exp(np.minimum(log_size, 600.0)) * np.sin(np.where(small, 0.0, phase))[None, :],
+                np.exp(np.minimum(log_size + log_phase[None, :], SAFE_EXPONENT)),
+                np.exp(np.minimum(log_size, SAFE_EXPONENT)) * np.sin(np.where(small, 0.0, phase))[None, :],
             )
-            turned = np.minimum(log_size + np.minimum(log_phase, 700.0)[None, :], 600.0)
-            slack = np.abs(parts) * (1e-13 + 4.0 * self.inner * np.abs(real)) + np.exp(turned) * (
-                4.0 * self.inner_phase
-            )
+            turned = np.minimum(log_size + np.minimum(log_phase, LARGEST_EXPONENT)[None, :], SAFE_EXPONENT)
+            slack = np.abs(parts) * (_RESERVE + INNER_SAFETY * self.inner * np.abs(real))
+            slack = slack + np.exp(turned) * (INNER_SAFETY * self.inner_phase)
             slack += (
-                np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], 600.0))
+                np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], SAFE_EXPONENT))
                 * U
-                * (16.0 + 4.0 * np.abs(drift) + 4.0 * np.abs(real)[None, :])
+                * (ROUNDINGS + PER_LOAD * np.abs(drift) + PER_LOAD * np.abs(real)[None, :])
             )
         below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
         return parts.sum(axis=1), slack.sum(axis=1) + below

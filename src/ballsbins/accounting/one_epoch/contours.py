@@ -2,7 +2,6 @@
 
 Many paths are followed together: a path has some fifty points, and numpy needs thousands to be fast.
 
-
 The put (direction "add", and by parity calls that are not small): paths through the saddle, right of 0.
 """
 
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ballsbins.accounting.one_epoch.basket import Basket
+from ballsbins.accounting.one_epoch.basket import FINER, Basket
 from ballsbins.accounting.one_epoch.quadrature import (
     DROP,
     Estimate,
@@ -30,13 +29,17 @@ from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Re
 # exponent's curvature in log ω is large); bends hasten slow decay.
 _BENDS = (0.3, 0.0, 0.6, 0.9)
 _STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
-_STRAIGHT = 20.0  # the curvature from which the straight line is tried first
-_GOOD_SCORE = 7.0  # of a path that need not be compared with others
-_FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6
-_LONGEST = 40.0
-_MOST_RISE = 30.0  # in logs
+_STRAIGHT = 20.0  # the curvature from which the straight line is tried first: a choice
+_GOOD_SCORE = 7.0  # of a path that need not be compared with others: a choice
+_FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6: a choice
+_LONGEST = 40.0  # of u: ω has grown by e⁴⁰, and what has not dropped by then never will
+_MOST_RISE = 30.0  # in logs: a path that climbs so much has lost all digits
 FARTHEST = 7.0  # standard deviations from its strike at which a path does not resolve the phase any more
-_TOGETHER = 12  # neighbouring paths whose transform is computed on one set of nodes
+_TOGETHER = 12  # neighbouring paths whose transform is computed on one set of nodes: a choice
+PROBES = 7  # points of a path at which the transform is computed again (B6)
+_RISE_COST = 2.0  # of a path's score: one e-fold of rise is as bad as two units of length; a choice
+_USUAL_STEP = 0.1  # along a path: some forty nodes, all digits as a rule; the error says where not (B9)
+_LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more, beside one perhaps less
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Trace:
     @property
     def score(self) -> float:
         """Smaller is better: a path should not climb and should end soon."""
-        return 2.0 * self.rise + float(self.u[-1])
+        return _RISE_COST * self.rise + float(self.u[-1])
 
 
 def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) -> list[Trace | None]:
@@ -134,7 +137,7 @@ def best_traces(
     return width, best
 
 
-def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: int = 7) -> list[Nodes]:
+def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: int = PROBES) -> list[Nodes]:
     """Turn points on paths into quadrature nodes, with a sample of the transform's error.
 
     A sample of many paths together has a few points of each, and the worst of it counts for all.
@@ -148,7 +151,7 @@ def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: in
             for parts in ([trace.omega for trace in traces], [trace.transform for trace in traces])
         )
         for rows in np.array_split(np.arange(len(at)), -(-len(traces) // _TOGETHER)):
-            finer, _ = basket.exponent(at[rows], 1.6)
+            finer, _ = basket.exponent(at[rows], FINER)
             inner = max(inner, worst(np.abs(_unwound(finer - known[rows])) / np.abs(finer)))
     nodes = []
     for trace, log_step in zip(traces, log_du, strict=True):
@@ -165,7 +168,11 @@ def _unwound(difference: Complex) -> Complex:
 
 
 LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
-_MOST_NEWTON = 80
+_MOST_NEWTON = 80  # steps: halving a bracket of 700 to 10⁻³ takes 20, and Newton's steps come in between
+# A path need not pass through the saddle itself: 2 % of the width off, or 10⁻³ in log c, is as good.
+_OFF_SADDLE, _CLOSE_BRACKET = 0.02, 1e-3
+_LEAST_SLOPE, _MOST_STEP = 1e-3, 4.0  # in log c, of one step of Newton: a choice
+_MOST_LOG_VARIANCE = 300.0  # 1/σ² up to which the variance of Z is formed: a guess beyond
 
 
 class PutContour:
@@ -181,13 +188,13 @@ class PutContour:
         cls,
         basket: Basket,
         strikes: Strikes,
-        step: float = 0.1,
+        step: float = _USUAL_STEP,
         guess: Real | None = None,
         reach: float = FARTHEST,
     ) -> list[PutContour]:
         """One for each strike, with that step along the path; `guess` is where the saddles may be."""
         saddle, curvature = put_saddles(basket, strikes, guess)
-        width, traces = best_traces(basket, saddle, np.maximum(curvature, 0.5), strikes, step)
+        width, traces = best_traces(basket, saddle, np.maximum(curvature, _LEAST_CURVATURE), strikes, step)
         usable = [trace for trace in traces if trace is not None]
         weights = [np.full(len(trace.u), step) for trace in usable]
         for weight in weights:
@@ -218,10 +225,10 @@ def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> 
     t, k, k_minus_1 = float(basket.size), strikes.k, strikes.k_minus_1
     low, high = np.log(2.0 / t) - np.log(k), np.full(k.shape, LARGEST_LOG_SADDLE)  # the mean is not negative
     if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2
-        variance = sum(n * np.expm1(min(1.0 / sd**2, 300.0)) for n, sd in basket.kinds)
+        variance = sum(n * np.expm1(min(1.0 / sd**2, _MOST_LOG_VARIANCE)) for n, sd in basket.kinds)
         b = t * k_minus_1
-        root = np.sqrt(b * b + 8.0 * variance)
-        guess = np.where(b < 0, (root - b) / (2.0 * variance), 4.0 / (root + b))
+        root = np.sqrt(b * b + 8 * variance)
+        guess = np.where(b < 0, (root - b) / (2.0 * variance), 4 / (root + b))
     x, curvature = np.clip(np.log(guess), low, high), np.ones(k.shape)
     rows = np.arange(len(k))
     for _ in range(_MOST_NEWTON):
@@ -232,9 +239,10 @@ def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> 
         above = gradient > 0.0
         high[rows] = np.where(above, x[rows], high[rows])
         low[rows] = np.where(above, low[rows], x[rows])
-        done = np.abs(gradient) < 0.02 * np.sqrt(np.maximum(curvature[rows], 0.5))
-        done |= high[rows] - low[rows] < 1e-3
-        step = x[rows] - np.clip(gradient / np.maximum(curvature[rows], 1e-3), -4.0, 4.0)
+        done = np.abs(gradient) < _OFF_SADDLE * np.sqrt(np.maximum(curvature[rows], _LEAST_CURVATURE))
+        done |= high[rows] - low[rows] < _CLOSE_BRACKET
+        newton = gradient / np.maximum(curvature[rows], _LEAST_SLOPE)
+        step = x[rows] - np.clip(newton, -_MOST_STEP, _MOST_STEP)
         inside = (low[rows] < step) & (step < high[rows])
         x[rows] = np.where(done, x[rows], np.where(inside, step, 0.5 * (low + high)[rows]))
         rows = rows[~done]

@@ -24,10 +24,17 @@ from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
 from ballsbins.accounting.one_epoch.sketch import cubic, log_call
 from ballsbins.accounting.one_epoch.transform import Flags
 
-_FLOOR = 1e-13  # never claim a smaller relative error of δ than this
-_POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound
-_FEW = 8  # so many points are all followed as deep as they are
-_DENSE = 200  # more points than this are interpolated
+# B13, B14, … are the numbered bounds of docs/derivation.md.
+# never claim a smaller relative error of δ than this; it grows with |log δ|/25 (B14)
+_FLOOR, _FLOOR_LOG = 1e-13, 25.0
+_NO_DIGIT = 0.1  # an estimate with a larger relative error is none
+_ANSWER = 8 * U  # roundings of the answer itself (B1)
+_STRIKE = 2.0**-50  # relative error of the strike of an unfinished epoch: some eight roundings (B16)
+_DECIMALS = 50  # of log T/(T − t): enough for its double and the rest of it (B16)
+_MISS = 0.1 * GOAL  # what an interpolant may miss (B13)
+_POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound (B15)
+_FEW = 8  # so many points are all followed as deep as they are: a choice
+_DENSE = 200  # more points than this are interpolated: from here on that is cheaper
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
 # where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
@@ -35,6 +42,16 @@ _CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 
 _LEAST_CORRECTED = -150.0  # log δ
 _BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with its put
 _LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
+_DEEPER = 700.0  # in logs: ε ≤ 700, so log put is at most this much below log δ
+_ROUGH_POINTS, _MORE_POINTS, _MOST_ROUGH = 24, 8, 40  # of the two passes of a rough search: a choice
+_LEAST_EXCESS = 1e-290  # K − 1 in place of 0, so that logarithms exist
+_LEAST_FALL = 1e-300  # of log δ between two points, against 0/0
+_MOST_LOG_VARIANCE = 600.0  # 1/σ² up to which the variance of Z is formed
+# A search starts at so many deviations, more with less noise than that, and between these ε: a choice.
+_START, _HEAVY_START, _HEAVY_TAIL, _LEAST_START = 5.0, 8.0, 0.7, 1e-9
+# How the ends of what can be computed are looked for: rounds of so many points; then steps down in ε. A choice.
+_END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 5, 18, 12, 0.97, 0.8
+_BEFORE = (0.9, 0.7, 0.5, 0.3)  # of an ε out of reach: where to look for a δ that bounds it (B15)
 
 
 class ExactCurve(Curve):
@@ -49,7 +66,7 @@ class ExactCurve(Curve):
         self.steps = self.basket.size if steps is None else steps
         self._options = Options(self.basket)
         self._interpolants = {
-            way: Interpolant(partial(self._directly, direction=way), 0.1 * GOAL) for way in DIRECTIONS
+            way: Interpolant(partial(self._directly, direction=way), _MISS) for way in DIRECTIONS
         }
         # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
         self._end: tuple[float, float] | None = None
@@ -57,13 +74,16 @@ class ExactCurve(Curve):
     @property
     def deviation(self) -> float:
         """The standard deviation of S, for many steps also that of the privacy loss."""
-        variance = sum(count * np.expm1(min(1.0 / sigma**2, 600.0)) for count, sigma in self.basket.kinds)
+        variance = sum(
+            count * np.expm1(min(1.0 / sigma**2, _MOST_LOG_VARIANCE)) for count, sigma in self.basket.kinds
+        )
         return float(np.sqrt(variance)) / self.steps
 
     @property
     def scale(self) -> float:
         """An ε to start searching at: some standard deviations of the loss, more if its tail is heavy."""
-        return float(np.clip((8.0 if self.basket.smallest_sigma < 0.7 else 5.0) * self.deviation, 1e-9, 1.0))
+        far = _HEAVY_START if self.basket.smallest_sigma < _HEAVY_TAIL else _START
+        return float(np.clip(far * self.deviation, _LEAST_START, 1.0))
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε).
@@ -76,12 +96,12 @@ class ExactCurve(Curve):
         with np.errstate(all="ignore"):
             value, error = self._positive(epsilon, direction)
             known = np.isfinite(error)
-            bounds = Interval.around(value, np.where(known, error, 0.0) + 8 * U)
+            bounds = Interval.around(value, np.where(known, error, 0.0) + _ANSWER)
             upper, poor = bounds.upper, error > _POOR
             if poor.any():
                 # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
                 gauss, off = log_hockey_stick(epsilon[poor], 1.0 / self.basket.smallest_sigma)
-                upper[poor] = np.minimum(upper[poor], gauss + off + 8 * U)
+                upper[poor] = np.minimum(upper[poor], gauss + off + _ANSWER)
         lower = np.minimum(np.where(known, bounds.lower, -np.inf), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
@@ -101,14 +121,14 @@ class ExactCurve(Curve):
         targets = np.asarray(log_deltas, dtype=np.float64) - np.log(part)
         with np.errstate(all="ignore"):
             if direction == ADD:
-                strikes, log = self._options.sketch.strikes(0.0, float(targets.min()) - 700.0)
+                strikes, log = self._options.sketch.strikes(0.0, float(targets.min()) - _DEEPER)
                 epsilon = -np.log1p(part * strikes.k_minus_1)
                 if part == 1.0:
                     epsilon = np.where(strikes.k < 0.5, -np.log(strikes.k), epsilon)
                 rows = (epsilon > 0.0) & np.isfinite(epsilon)
                 return _inverse(epsilon[rows], (log + epsilon)[rows], targets)
             low, high = _LEAST_ROUGH, _LARGEST_ROUGH
-            for count in (24, 8 + min(len(targets), 40)):
+            for count in (_ROUGH_POINTS, _MORE_POINTS + min(len(targets), _MOST_ROUGH)):
                 epsilon = np.exp(np.linspace(np.log(low), np.log(high), count))
                 log = np.minimum.accumulate(log_call(self.basket.kinds, np.expm1(epsilon) / part))
                 first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
@@ -140,7 +160,7 @@ class ExactCurve(Curve):
                 log[rows] = self._options.sketch.log_put(strikes.k)
                 if direction == REMOVE:
                     excess, by_parity = strikes.k_minus_1, np.exp(log) - strikes.k_minus_1
-                    call = log_call(self.basket.kinds, np.maximum(excess, 1e-290))
+                    call = log_call(self.basket.kinds, np.maximum(excess, _LEAST_EXCESS))
                     log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call)
                 else:
                     log += epsilon
@@ -198,8 +218,8 @@ class ExactCurve(Curve):
             return high
         # the bound is a few units above log δ, and falls with it
         low = 0.0
-        for _ in range(5):
-            points = np.linspace(low, high, 18)[1:]
+        for _ in range(_END_ROUNDS):
+            points = np.linspace(low, high, _END_POINTS)[1:]
             first = int((self.log_upper(points, ADD) < _BETWEEN).argmax())
             low, high = float(points[first - 1]) if first > 0 else low, float(points[first])
         return high
@@ -209,13 +229,13 @@ class ExactCurve(Curve):
         if self._end is None:
             epsilon = float(self.rough_epsilon(np.array([_BETWEEN]), REMOVE)[0])
             self._end = epsilon, 0.0
-            for _ in range(12):
+            for _ in range(_CALL_ROUNDS):
                 log, width = (float(part[0]) for part in self._directly(np.array([epsilon]), REMOVE))
                 if np.isfinite(width):
                     self._end = epsilon, log + width
                     if log >= DEEP:
                         break
-                epsilon *= 0.97 if np.isfinite(width) else 0.8
+                epsilon *= _CLOSER if np.isfinite(width) else _BACK
         return self._end
 
     def _cap(self, epsilon: Array, direction: Direction, known: Array, above: Array) -> Array:
@@ -234,7 +254,7 @@ class ExactCurve(Curve):
         if high.any():
             # not deep, and yet out of reach: some ε′ before it may not be
             first = float(epsilon[high].min())
-            for share in (0.9, 0.7, 0.5, 0.3):
+            for share in _BEFORE:
                 log, width = self._directly(np.array([share * first]), direction)
                 if np.isfinite(width[0]):
                     bound = np.where(epsilon >= first, np.minimum(bound, log[0] + width[0]), bound)
@@ -250,12 +270,12 @@ class ExactCurve(Curve):
             found = self._value(strikes, direction)
             value[possible], width[possible] = found.log + log_part, found.error
             if log_part < 0.0 and direction == ADD:  # K has a few roundings: see what they do
-                ends = [self._value(strikes.scaled(by), direction).log for by in (-(2.0**-50), 2.0**-50)]
+                ends = [self._value(strikes.scaled(by), direction).log for by in (-_STRIKE, _STRIKE)]
                 width[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
         log = value if direction == REMOVE else value + epsilon
-        floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / 25.0)
+        floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / _FLOOR_LOG)
         # an estimate that is not even near is none
-        return np.minimum(log, 0.0), np.where(width < 0.1, np.log1p(width) + floor, np.inf)
+        return np.minimum(log, 0.0), np.where(width < _NO_DIGIT, np.log1p(width) + floor, np.inf)
 
     def _strikes(self, epsilon: Array, direction: Direction) -> tuple[Strikes, float]:
         """The strikes of a call or put on the bins visited, and the logarithm of what to multiply its value by.
@@ -287,7 +307,7 @@ class ExactCurve(Curve):
         """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also near ε₀ = log T/(T−t)."""
         t, rest = self.basket.size, self.steps - self.basket.size
         with localcontext() as context:
-            context.prec = 50
+            context.prec = _DECIMALS
             exact = (Decimal(self.steps) / Decimal(rest)).ln()
             high = float(exact)
             low = float(exact - Decimal(high))
@@ -299,7 +319,7 @@ def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
     if epsilon.size < 4:
         return np.zeros(targets.shape)
     found = cubic(-targets, -log, epsilon)
-    rate = (epsilon[1] - epsilon[0]) / max(log[0] - log[1], 1e-300)
+    rate = (epsilon[1] - epsilon[0]) / max(log[0] - log[1], _LEAST_FALL)
     before = np.maximum(epsilon[0] - (targets - log[0]) * rate, 0.0)
     inside = np.where(np.isfinite(found), found, epsilon[-1])
     return np.asarray(np.where(targets >= log[0], before, inside), dtype=np.float64)

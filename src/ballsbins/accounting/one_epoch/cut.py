@@ -24,17 +24,40 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr
 
-from ballsbins.accounting.one_epoch.transform import REACH, Flags, Indices, Real, second_remainder
+from ballsbins.accounting.one_epoch.transform import (
+    CENTRED,
+    LARGEST_EXPONENT,
+    LIGHT_TAIL,
+    REACH,
+    Flags,
+    Indices,
+    Real,
+    second_remainder,
+    spread_of,
+)
 
-LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e
+# B2, B4, … are the numbered bounds of docs/derivation.md; a choice costs time if it is poor, and digits that B6 sees.
+LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e: beyond, nothing is claimed
+_END_SLACK = 1e-6  # by which log ρ may exceed that through rounding
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
-_DECAY = 41.0  # e⁻⁴¹ of the largest term is below double precision
-_FARTHER = np.array([0.0, 1.5, 3.0, 6.0])[
-    :, None
-]  # how much farther than usual the real axis may be followed
-_LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end
-_DESCENT = 40  # nodes of a descent, enough for all digits from σ = 0.15 on; below, half as many more
-_STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (see `_along_axis`)
+_DECAY = 41.0  # what lies below e⁻⁴¹ of the largest term is left out: it is below double precision (B2)
+# how much farther than usual the real axis may be followed: a choice
+_FARTHER = np.array([[0.0], [1.5], [3.0], [6.0]])
+_LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end: steps of a third, a choice
+_DESCENT = 40  # nodes of a descent (B5): enough for all digits from σ = 0.15 on
+_LITTLE_NOISE, _MORE_NODES = 0.15, 1.5  # and below that σ, half as many more
+_SAMPLED_ENDS = 12  # ρ at which the end of a descent is looked for; anything above 5 does
+_STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (B4)
+# Gauss nodes of a panel on the real axis; its width, and its width in units of σ (B5): tried
+_AXIS_NODES, _AXIS_PANEL, _AXIS_TURN = 16, 2.0, 5.0
+_NARROWEST = 0.05  # least curvature 1 − X₁ used for a width: where the saddles meet it is 0
+_NEAR_ONE = 0.7  # σ²|F(X₁)| up to which L − 1 is integrated where s is large
+_LEAST_SLOPE = 1e-3  # in Newton's step for X₁, whose slope is 0 where the saddles meet
+# Constants of the approximation to W₋₁ by Barry et al., Mathematics and Computers in Simulation 53 (2000).
+_BARRY = (0.16805, 0.0042, 0.0201, 5.950610532)
+LINEAR_PHASE = 1e-9  # phase up to which sin θ = tan θ = θ: the next term is 10⁻¹⁸ of it
+_BRANCH_SERIES = 0.05  # c − 1 up to which a series starts the search for the root a of a − log a = c
+_AT_BRANCH = 1e-10  # c − 1 up to which that series is right to rounding, and Halley's step would divide by 0
 
 
 @cache
@@ -48,10 +71,10 @@ def _smaller_root(log_rho: Real) -> Real:
     """The root X₁ < 1 of ρe^X = X to a few digits: it only tells where the mass is."""
     rho = np.exp(log_rho)
     p = np.sqrt(np.maximum(2.0 * (1.0 - np.e * rho), 0.0))
-    x = 1.0 - p * (1.0 - p * (1.0 / 3.0 - p * (11.0 / 72.0)))
+    x = 1.0 - p * (1.0 - p * (1 / 3 - p * (11 / 72)))  # the series of W at its branch point
     for _ in range(2):
         power = rho * np.exp(x)
-        x = np.minimum(x + (power - x) / np.maximum(1.0 - power, 1e-3), 1.0)
+        x = np.minimum(x + (power - x) / np.maximum(1.0 - power, _LEAST_SLOPE), 1.0)
     return x
 
 
@@ -107,17 +130,17 @@ def larger_root(c: Real) -> Real:
     """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
     d = np.maximum(c - 1.0, 0.0)
     root = np.sqrt(d)
-    # near 1 a series in u = √(2d), elsewhere a form that is right to 0.025 % (Barry et al., Mathematics and Computers
-    # in Simulation 53, 2000); then Halley
+    # near 1 a series in u = √(2d), elsewhere a form that is right to 0.025 %; then Halley
     u = np.sqrt(2.0) * root
-    near = 1.0 + u * (1.0 + u * (1.0 / 3.0 + u * (1.0 / 36.0 - u / 270.0)))
-    ratio = 0.16805 * u / (1.0 - 0.0042 * d * np.exp(-0.0201 * root))
-    a = np.where(d < 0.05, near, 1.0 + d + 5.950610532 * ratio / (1.0 + ratio))
+    near = 1.0 + u * (1.0 + u * (1 / 3 + u * (1 / 36 - u / 270)))
+    m1, m2, m3, factor = _BARRY
+    ratio = m1 * u / (1.0 - m2 * d * np.exp(-m3 * root))
+    a = np.where(d < _BRANCH_SERIES, near, 1.0 + d + factor * ratio / (1.0 + ratio))
     for _ in range(2):
         slope = 1.0 - 1.0 / a
         f = a - np.log(a) - c
         step = 2.0 * f * slope / (2.0 * slope * slope - f / (a * a))
-        a = np.where(d > 1e-10, np.maximum(a - step, 1.0), a)
+        a = np.where(d > _AT_BRANCH, np.maximum(a - step, 1.0), a)
     return np.asarray(a, dtype=np.float64)
 
 
@@ -132,7 +155,7 @@ def _ends(log_rho: Real, sigma: float) -> Indices:
 
     It comes sooner the smaller ρ is, so it is looked for at a few ρ and taken from the larger of the two around.
     """
-    some = np.linspace(float(log_rho.min()), float(log_rho.max()), min(len(log_rho), 12))
+    some = np.linspace(float(log_rho.min()), float(log_rho.max()), min(len(log_rho), _SAMPLED_ENDS))
     x2 = larger_root(-some)
     gone = _falls(some, x2 - 0.5 * x2 * x2, sigma, _rungs(0))[0] < -_DECAY
     rung = np.maximum.accumulate(gone.argmax(axis=1))
@@ -177,11 +200,11 @@ def _to_nothing(kind: int, r: Real, s: float, end: Real, shift: Real, refine: fl
 
 def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
     """The same up to an `end` at which the integrand does not vanish: Gauss–Legendre on panels of each r's own."""
-    x16, w16 = _half_gauss(16)
-    count = max(int(np.ceil((float(end.max()) + REACH) / min(2.0, 5.0 / s) * refine)), 1)
+    nodes, weights = _half_gauss(_AXIS_NODES)
+    count = max(int(np.ceil((float(end.max()) + REACH) / min(_AXIS_PANEL, _AXIS_TURN / s) * refine)), 1)
     span = np.maximum(end + REACH, 0.0)
-    x = -REACH + span[:, None] * ((np.arange(count)[:, None] + x16) / count).ravel()
-    mean = np.vecdot(_form(kind, r[:, None], x, s, shift[:, None]), np.tile(w16 / count, count))
+    x = -REACH + span[:, None] * ((np.arange(count)[:, None] + nodes) / count).ravel()
+    mean = np.vecdot(_form(kind, r[:, None], x, s, shift[:, None]), np.tile(weights / count, count))
     return np.asarray(span * mean)
 
 
@@ -192,21 +215,20 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     r = np.exp(log_r)
     x1 = _smaller_root(log_rho)
     x2 = larger_root(-log_rho)
-    scale, minus_imaginary, real = _descent(
-        log_rho, sigma, round(_DESCENT * refine * (1.0 if sigma > 0.15 else 1.5))
-    )
+    more = 1.0 if sigma > _LITTLE_NOISE else _MORE_NODES
+    scale, minus_imaginary, real = _descent(log_rho, sigma, round(_DESCENT * refine * more))
 
-    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
-    centred = (r * spread < 1.5) if s < 2.5 else np.zeros(r.shape, dtype=bool)
+    spread = spread_of(s)
+    centred = (r * spread < CENTRED) if s < LIGHT_TAIL else np.zeros(r.shape, dtype=bool)
     near_one = np.zeros(r.shape, dtype=bool)
-    if s >= 2.5:
-        near_one = (r < 1.5) | (sigma**2 * np.abs(x1 - 0.5 * x1 * x1) < 0.7)
+    if s >= LIGHT_TAIL:
+        near_one = (r < CENTRED) | (sigma**2 * np.abs(x1 - 0.5 * x1 * x1) < _NEAR_ONE)
     plain = ~(centred | near_one)
     shift = np.where(plain, sigma**2 * (x1 - 0.5 * x1 * x1), 0.0)
 
     # the real axis up to X₂, or as far as there is Gaussian mass
     far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
-    far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, 0.05)))
+    far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, _NARROWEST)))
     # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of it
     # e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1
     early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
@@ -215,7 +237,7 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     taken = np.where(centred, r, 0.0)
 
     def height(x: Real) -> tuple[Real, Flags]:
-        growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, 700.0)) - taken
+        growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, LARGEST_EXPONENT)) - taken
         return growth, growth - 0.5 * x * x < least - _DECAY
 
     farther = far + _FARTHER
@@ -246,5 +268,5 @@ def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
     # log|L| = log Re L + ½ log(1 + tan²θ)
     modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_phase = np.where(ratio < 1e-9, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
-    return CutValues(modulus, np.where(log_rho < LARGEST_LOG_RHO + 1e-6, log_phase, np.nan), centred)
+        log_phase = np.where(ratio < LINEAR_PHASE, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
+    return CutValues(modulus, np.where(log_rho < LARGEST_LOG_RHO + _END_SLACK, log_phase, np.nan), centred)

@@ -19,12 +19,15 @@ from ballsbins.accounting.curve import Array, U
 Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
 
-_FEWEST, _MOST = 16, 64  # intervals between Lobatto points
+# B13 is in docs/derivation.md.
+_FEWEST, _MOST = 16, 64  # intervals between Lobatto points: fewer pieces, or fewer nodes in each; a choice
 _CLOSE = 1e-5  # an interpolant this close is squared by doubling its nodes: worth checking
-_CHECKS = 9
-_SAFETY = 3.0  # on what the checks see
-_ROUNDING = 8 * U  # of the barycentric formula, relative to the values
-_MOST_ROUNDS = 40
+_CHECKS = 9  # fresh points at which an interpolant is checked (B13)
+_OFF_CENTRE = 0.47  # of the gap between two nodes: near its middle, where the error is largest
+_SAFETY = 3.0  # on what the checks see: the error may be largest between them (B13)
+_NOISE = 10.0  # times the tolerance that samples of poor accuracy may miss by, if their own error explains it
+_ROUNDING = 8 * U  # of the barycentric formula, relative to the values (B1)
+_MOST_ROUNDS = 40  # halvings of a piece: it is then as wide as a rounding
 
 
 def _lobatto(intervals: int) -> Array:
@@ -35,7 +38,7 @@ def _between(intervals: int) -> Array:
     """Points to check at: between nodes, mostly near the ends, where a singularity outside shows first."""
     n = intervals
     gaps = np.array([0, 1, 3, n // 4, n // 2, 3 * n // 4, n - 4, n - 2, n - 1])
-    return np.asarray(-np.cos(np.pi * (gaps + 0.47) / n), dtype=np.float64)
+    return np.asarray(-np.cos(np.pi * (gaps + _OFF_CENTRE) / n), dtype=np.float64)
 
 
 def _barycentric(values: Array, noise: Array, x: Array) -> tuple[Array, Array]:
@@ -164,7 +167,9 @@ class Interpolant:
         there, spread = _barycentric(trial.values, trial.noise, trial.wanted)
         apart = np.abs(there - found)
         miss = float(apart.max())
-        good = bool((apart <= np.maximum(self._tolerance, np.minimum(spread, 10.0 * self._tolerance))).all())
+        good = bool(
+            (apart <= np.maximum(self._tolerance, np.minimum(spread, _NOISE * self._tolerance))).all()
+        )
         values, errors = trial.values, trial.noise
         if trial.checking and good:
             return [_Piece(low, high, values, errors, _SAFETY * miss)], []

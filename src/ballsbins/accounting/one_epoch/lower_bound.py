@@ -29,6 +29,16 @@ from scipy.special import log_ndtr
 
 from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval, U
 
+# B1, B18: docs/derivation.md.
+_ROUNDING, _TERMS = 32 * U, 4  # error of a log probability, relative to the size of what it is made of (B18)
+_NO_DIGIT = 0.5  # relative error beyond which only the larger of the two terms is claimed
+_LARGEST_EXPONENT = 700.0  # e⁷⁰⁰ is a double
+_HALF = -0.7  # about log ½: above it log(−expm1) keeps the digits of 1 − e^x, below it log1p does
+_RARE = -40.0  # rarer than e⁻⁴⁰, no two coordinates are above C, in doubles; rarer than e⁻⁷⁰⁰, `below` is 0
+# The search for C. Any C gives a valid bound, so this only has to be good: so many deviations around, points of a
+# table, steps of false position, and the error of the log-ratio, whose square is the error of δ.
+_REACH, _TABLE, _STEPS, _CLOSE = 60, 4001, 40, 1e-9
+
 
 @dataclass(frozen=True)
 class MaximumCurve(Curve):
@@ -52,10 +62,11 @@ class MaximumCurve(Curve):
         smaller = (above_q if upward else below_p) + epsilon
         with np.errstate(divide="ignore", invalid="ignore"):
             value = larger + np.log(-np.expm1(np.minimum(smaller - larger, 0.0)))
-            cancellation = np.exp(np.minimum(larger - value, 700.0))
-        error = 32 * U * (4 + np.abs(larger) + epsilon + np.abs(C / self.noise_multiplier)) * cancellation
-        certain = error < 0.5
-        lower = np.where(certain, value + np.log1p(-np.minimum(error, 0.5)), -np.inf)
+            cancellation = np.exp(np.minimum(larger - value, _LARGEST_EXPONENT))
+        size = _TERMS + np.abs(larger) + epsilon + np.abs(C / self.noise_multiplier)
+        error = _ROUNDING * size * cancellation
+        certain = error < _NO_DIGIT
+        lower = np.where(certain, value + np.log1p(-np.minimum(error, _NO_DIGIT)), -np.inf)
         upper = np.minimum(np.where(certain, value + error, larger), 0.0)
         return Interval(lower, lower, upper)
 
@@ -64,26 +75,24 @@ class MaximumCurve(Curve):
         sigma = self.noise_multiplier
         below = log_ndtr((C - mean) / sigma) + (self.steps - 1) * log_ndtr(C / sigma)
         with np.errstate(divide="ignore"):
-            above = np.where(below > -0.7, np.log(-np.expm1(below)), np.log1p(-np.exp(below)))
+            above = np.where(below > _HALF, np.log(-np.expm1(below)), np.log1p(-np.exp(below)))
             others = np.log(self.steps - 1.0) + log_ndtr(-C / sigma)
-        # rarer than e⁻⁴⁰, no two coordinates are above C, in doubles; rarer than e⁻⁷⁰⁰, `below` is 0
         rare = np.logaddexp(log_ndtr((mean - C) / sigma), others)
-        return np.where(rare < -40.0, rare, above), below
+        return np.where(rare < _RARE, rare, above), below
 
     def _threshold(self, log_ratio: Array) -> Array:
         """C with log f_P/f_Q = log_ratio: a bracket from a table, then false position (Illinois)."""
         sigma, gap = self.noise_multiplier, self.mean_p - self.mean_q
-        reach = (
-            60 * sigma + self.mean_p + (float(np.max(np.abs(log_ratio), initial=0.0)) + 60) * sigma**2 / gap
-        )
-        table = np.linspace(-reach, reach, 4001)
+        most = float(np.max(np.abs(log_ratio), initial=0.0))
+        reach = _REACH * sigma + self.mean_p + (most + _REACH) * sigma**2 / gap
+        table = np.linspace(-reach, reach, _TABLE)
         known = np.maximum.accumulate(self._log_density_ratio(table))
         k = np.clip(np.searchsorted(known, log_ratio), 1, table.size - 1)
         low, high = table[k - 1], table[k]
         below, above = known[k - 1] - log_ratio, known[k] - log_ratio
         middle = 0.5 * (low + high)
         side = np.zeros(log_ratio.size)
-        for _ in range(40):
+        for _ in range(_STEPS):
             with np.errstate(invalid="ignore", divide="ignore"):
                 secant = high - above * (high - low) / (above - below)
             middle = np.where((secant > low) & (secant < high), secant, 0.5 * (low + high))
@@ -94,7 +103,7 @@ class MaximumCurve(Curve):
             low, below = np.where(up, middle, low), np.where(up, excess, below)
             high, above = np.where(up, high, middle), np.where(up, above, excess)
             side = np.where(up, 1.0, -1.0)
-            if np.all(np.abs(excess) <= 1e-9):
+            if np.all(np.abs(excess) <= _CLOSE):
                 break
         return np.asarray(middle, dtype=np.float64)
 

@@ -19,18 +19,34 @@ from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
 from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call
 from ballsbins.accounting.one_epoch.transform import Flags, Indices, Real
 
+# The stated error of a contour decides whether it serves. But for parity (B12 of docs/derivation.md) these numbers
+# only decide which contours are tried, and in which order: choices, tried on the points of tests/data/sweep.json.
 GOAL = 1e-10  # relative error at which no better contour is looked for
-DEEP = -800.0  # far below e^−700 nobody asks for digits: monotonicity bounds the rest
+DEEP = -800.0  # log δ so far below e^−700 that nobody asks for digits: monotonicity bounds the rest (B15)
+_DEEP_DIGIT = 0.5  # relative error up to which a value is known to be deep
 _BEST_PUT = 1e-13  # no put is asked for with a smaller error
-_MOST_LOSS = 1e4  # digits that parity may lose to be tried first
+_PUT_SHARE = 0.5  # of the goal that the put may take up where a call comes from parity
+_MOST_LOSS, _LAST_LOSS = 1e4, 1e6  # factor that parity may cost to be tried first, or at all
+_LEAST_SHARE = 1e-6  # of the put that must be left after parity: less is mostly rounding (B12)
+_PARITY_ROUNDING = 4e-16  # of exp(log put), relative to the put: four units of 2⁻⁵³ (B12)
 _HEAVY_TAIL = 0.5  # the noise multiplier below which the cut alone serves most strikes: it is tried first
-_MOST_CONTOURS = 200
+_MOST_CONTOURS = 200  # lifts for one question: never met
 _SMALL = 1e-8  # an error that is accepted if it is due to rounding
+_ROUGH_SHARE = 0.3  # of an error that other nodes would take away: below, it is rounding, which none would
+_AS_GOOD = 3.0  # times the error of the strike a contour is for: up to this, its neighbours need no other
 _MOST_HALVINGS = 3  # of the step of a lattice
-_LARGEST_LOG_K = 700.0
-# along the path of a put, and how far from its own strike it has all digits, in units of its width
-_BEYOND = 1.5  # times as far it may still do
+_LARGEST_LOG_K = 700.0  # e⁷⁰⁰ is a double
+_LARGEST_LOG_LOSS = 300.0  # e³⁰⁰ times what parity loses is no answer
+_LEAST_EXCESS = 1e-290  # K − 1 in place of 0: the call at ε = 0 is the put, and logarithms exist
+_WIDER_LOW, _WIDER_HIGH = 0.85, 1.2  # a lattice is laid for so much more than the range of log K asked for
+_LIFT_SHIFTS = (0.0, -0.7, 0.7, 0.2)  # in log r: other places to leave the cut at if the best guess fails
+_LIFT_FINENESS = (1.0, 2.0, 4.0)  # times the usual number of panels
+_HOPELESS = 1e-2  # error of a lift that more panels would not mend
+_NEARLY = 10.0  # times the goal: then no other place to leave the cut is tried
+_LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more
+# steps along the path of a put, and how far from its own strike it has all digits, in units of its width
 _STEPS = ((0.1, 0.8), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
+_BEYOND = 1.5  # times as far it may still do
 
 
 class Options:
@@ -105,7 +121,7 @@ class Options:
         rows = rows[np.argsort(strikes.k[rows])]
         k = strikes.k[rows]
         saddle, curvature = self.sketch.saddles(k)
-        end = k + 2.0 * reach * np.sqrt(np.maximum(curvature, 0.5)) / (self.basket.size * saddle)
+        end = k + 2.0 * reach * np.sqrt(np.maximum(curvature, _LEAST_CURVATURE)) / (self.basket.size * saddle)
         groups, first = [], 0
         while first < len(rows):
             last = max(int(np.searchsorted(k, end[first], side="right")), first + 1)
@@ -122,16 +138,16 @@ class Options:
         _improve(best, found, members)
         centre = len(members) // 2
         if _rounded(found, centre):
-            open_[members] &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[centre])
+            open_[members] &= _worth_more(found, centre)
         # δ = put/K, and what is deeper than deep need not be known
-        deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < 0.5)
+        deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < _DEEP_DIGIT)
         if deep.any():
             open_ &= strikes.k > strikes.k[members[deep]].max()
 
     def call(self, strikes: Strikes) -> Estimate:
         """log E[(S−K)₊] at every strike."""
-        if strikes.k_minus_1.min() < 1e-290:  # ε = 0, where call = put
-            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, 1e-290))
+        if strikes.k_minus_1.min() < _LEAST_EXCESS:  # ε = 0, where call = put
+            strikes = Strikes(strikes.k, np.maximum(strikes.k_minus_1, _LEAST_EXCESS))
         best = Estimate.nothing(strikes)
         self._ask_known([*self._puts, *self._lifts, *self._lattices], strikes, best, GOAL, call=True)
         rows = np.flatnonzero(best.error > GOAL)
@@ -142,9 +158,8 @@ class Options:
     def _build_for(self, strikes: Strikes) -> Estimate:
         """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
         best = Estimate.nothing(strikes)
-        loss = 1.0 + np.exp(
-            np.minimum(np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1), 300.0)
-        )
+        log_loss = np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1)
+        loss = 1.0 + np.exp(np.minimum(log_loss, _LARGEST_LOG_LOSS))
         if self.basket.smallest_sigma < _HEAVY_TAIL:
             self._on_lattice(strikes, best, rising=False)
         self._parity(strikes, best, loss, loss < _MOST_LOSS)
@@ -155,21 +170,21 @@ class Options:
             on_cut = Estimate.nothing(strikes[rows])
             leave, lattice = self._on_lattice(strikes[rows], on_cut, rising=rising)
             _improve(best, on_cut, rows)
-        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < 1e6))
+        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < _LAST_LOSS))
         where = dict(zip(rows.tolist(), leave.tolist(), strict=True))
         open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
             if worst is None:
                 break
-            for shift in (0.0, -0.7, 0.7, 0.2):
+            for shift in _LIFT_SHIFTS:
                 rounded = self._lift(strikes, worst, best, where[worst] + shift, lattice, open_)
-                if rounded or best.error[worst] <= 10.0 * GOAL:
+                if rounded or best.error[worst] <= _NEARLY * GOAL:
                     break
-                if best.log[worst] < DEEP and best.error[worst] < 0.5:
+                if best.log[worst] < DEEP and best.error[worst] < _DEEP_DIGIT:
                     break
             open_[worst] = False
-            deep = (best.log < DEEP) & (best.error < 0.5)
+            deep = (best.log < DEEP) & (best.error < _DEEP_DIGIT)
             if deep.any():
                 open_ &= strikes.k < strikes.k[deep].min()
         return best
@@ -178,7 +193,7 @@ class Options:
         """call = put − (K − 1), as good as the digits that are left."""
         rows = np.flatnonzero(tried & (best.error > GOAL))
         if len(rows) > 0:
-            goal = np.maximum(0.5 * GOAL / loss[rows], _BEST_PUT)
+            goal = np.maximum(_PUT_SHARE * GOAL / loss[rows], _BEST_PUT)
             _improve(best, _by_parity(strikes[rows], self.put(strikes[rows], goal)), rows)
 
     def _lift(
@@ -189,15 +204,15 @@ class Options:
         Returns whether nothing but rounding is left of a small error: then no other path would be better, and for
         strikes for which this one is about as good none has to be looked for.
         """
-        for fineness in (1.0, 2.0, 4.0):
+        for fineness in _LIFT_FINENESS:
             contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
             self._lifts.append(contour)
             found = contour(strikes)
             _improve(best, found)
             if _rounded(found, worst) and found.error[worst] < _SMALL:
-                open_ &= (found.rough >= 0.3 * found.error) | (found.error > 3.0 * found.error[worst])
+                open_ &= _worth_more(found, worst)
                 return True
-            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < 1e-2:
+            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < _HOPELESS:
                 break
         return False
 
@@ -210,7 +225,7 @@ class Options:
         )
         lattice = next(covering, None)
         if lattice is None:
-            low, high = 0.85 * least, min(1.2 * most, _LARGEST_LOG_K)
+            low, high = _WIDER_LOW * least, min(_WIDER_HIGH * most, _LARGEST_LOG_K)
             ends = Strikes.from_log(np.array([low, high]))
             lattice = CutLattice.covering(self.basket, ends, rising=rising)
             self._broad.append((rising, low, high, lattice))
@@ -219,7 +234,7 @@ class Options:
         _improve(best, found)
         finest = lattice
         for _ in range(_MOST_HALVINGS):
-            rows = np.flatnonzero(open_ & (best.error > GOAL) & (best.rough > 0.3 * best.error))
+            rows = np.flatnonzero(open_ & (best.error > GOAL) & (best.rough > _ROUGH_SHARE * best.error))
             if len(rows) == 0:
                 break
             finest = finest.finer()
@@ -229,13 +244,13 @@ class Options:
 
 
 def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
-    """call = put − (K − 1), as good as the digits that are left."""
+    """call = put − (K − 1), as good as the digits that are left (B12)."""
     size = np.exp(put.log)
     value = size - strikes.k_minus_1
-    good = value > 1e-6 * size
+    good = value > _LEAST_SHARE * size
     loss = size / value
     log = np.log(np.where(good, value, 1.0))
-    return Estimate(log, (put.error + 4e-16) * loss, put.rough * loss).where(good)
+    return Estimate(log, (put.error + _PARITY_ROUNDING) * loss, put.rough * loss).where(good)
 
 
 def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
@@ -254,4 +269,11 @@ def _next(error: Real, open_: Flags, goal: float | Real = GOAL) -> int | None:
 
 def _rounded(found: Estimate, row: int) -> bool:
     """Whether rounding is most of the error, so that more nodes would not help."""
-    return bool(math.isfinite(found.error[row]) and found.rough[row] < 0.3 * found.error[row])
+    return bool(math.isfinite(found.error[row]) and found.rough[row] < _ROUGH_SHARE * found.error[row])
+
+
+def _worth_more(found: Estimate, row: int) -> Flags:
+    """The strikes for which another contour may be better than one whose error at `row` is only rounding."""
+    return np.asarray(
+        (found.rough >= _ROUGH_SHARE * found.error) | (found.error > _AS_GOOD * found.error[row])
+    )

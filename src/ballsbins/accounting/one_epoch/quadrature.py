@@ -17,7 +17,16 @@ import numpy as np
 from ballsbins.accounting.curve import U
 from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Real
 
-DROP = 42.0  # terms below e⁻⁴² of the largest are left out
+# B7, B8, … are the numbered bounds of docs/derivation.md.
+DROP = 42.0  # terms below e⁻⁴² = 6·10⁻¹⁹ of the largest are left out (B8)
+# roundings of a term, and of a unit of what was added up in its exponent (B7)
+ROUNDINGS, PER_LOAD = 16.0, 4.0
+INNER_SAFETY = 4.0  # on the sampled error of the transform: the worst point may lie between the probes (B6)
+BEYOND = 16.0  # what lies beyond the end of a path is less than so many times its last term (B8)
+# The error of a rule at a distance d from a coarser one counts as (8d)^power, at most d; more if d is not small.
+_DISTANCE_SAFETY = 8.0
+_TRAPEZOIDAL_POWER, _TRAPEZOIDAL_CLOSE = 1.4, 1e-2  # halving the step squares the error: power 2 (B9)
+_GAUSS_POWER, _GAUSS_CLOSE = 1.25, 1e-4  # 20 nodes against 12: power 20/12 = 1.67 (B10)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Quadrature nodes. `log_weight` includes 1/(πTω²) and dω; on the cut `log_sine` replaces the phase."""
+    """Quadrature nodes of a path off the cut. `log_weight` includes 1/(πTω²) and dω."""
 
     omega: Complex
     transform: Complex
@@ -95,15 +104,17 @@ def slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, 
     """(scale, all Im e^exponent, error of their sum), the last two relative to e^scale."""
     scale = exponent.real.max(axis=1)
     size = np.exp(exponent.real - scale[:, None])
-    rounding = U * (16.0 + 4.0 * load) + 4.0 * nodes.inner * np.abs(nodes.transform)[None, :]
+    rounding = (
+        U * (ROUNDINGS + PER_LOAD * load) + INNER_SAFETY * nodes.inner * np.abs(nodes.transform)[None, :]
+    )
     slack = (size * rounding).sum(axis=1)
-    slack += 16.0 * size[:, -1]  # what lies beyond the last node falls off at least geometrically
+    slack += BEYOND * size[:, -1]  # what lies beyond the last node falls off at least geometrically
     return scale, size * np.sin(exponent.imag), slack
 
 
 def halved(parts: Real) -> tuple[Real, Real, Real]:
     """The trapezoidal sum with all nodes, with every second and with every fourth."""
-    return parts.sum(axis=1), 2.0 * parts[:, ::2].sum(axis=1), 4.0 * parts[:, ::4].sum(axis=1)
+    return parts.sum(axis=1), 2.0 * parts[:, ::2].sum(axis=1), 4 * parts[:, ::4].sum(axis=1)
 
 
 def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | None = None) -> Real:
@@ -112,26 +123,33 @@ def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | N
     It converges geometrically: halving the step squares the error, so the two distances obey d ≈ d₄²/4 (as they are
     seen to). An accidental agreement of two of the three sums is thus found out by the third, and two sums with four
     times the step, shifted by a quarter of it, do not both agree by accident. The error of the finest would be about
-    d²; 1.4 is used as the power.
+    d²; 1.4 is used as the power (B9).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         square = (coarser / fine - 1.0) ** 2
         if shifted is not None:
             square = square + (shifted / fine - 1.0) ** 2
-        d = np.maximum(np.abs(coarse / fine - 1.0), 0.25 * square)
+        d = np.maximum(np.abs(coarse / fine - 1.0), square / 4)
     return np.asarray(
-        np.where(d < 1e-2, np.minimum((8.0 * d) ** 1.4, d), np.maximum(d, 1.0)), dtype=np.float64
+        np.where(
+            d < _TRAPEZOIDAL_CLOSE,
+            np.minimum((_DISTANCE_SAFETY * d) ** _TRAPEZOIDAL_POWER, d),
+            np.maximum(d, 1.0),
+        ),
+        dtype=np.float64,
     )
 
 
 def gauss_error(fine: Real, coarse: Real) -> Real:
     """Relative error of Gauss–Legendre panels with 20 nodes, from their distance to those with 12.
 
-    Geometric again, so a power of 20/12 = 1.67; 1.25 is used, and no claim is made on rough agreement.
+    Geometric again, so a power of 20/12 = 1.67; 1.25 is used, and nothing is claimed from rough agreement (B10).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.abs(coarse / fine - 1.0)
-    return np.where(d < 1e-4, np.minimum((8.0 * d) ** 1.25, d), np.maximum(d, 1.0))
+    return np.where(
+        d < _GAUSS_CLOSE, np.minimum((_DISTANCE_SAFETY * d) ** _GAUSS_POWER, d), np.maximum(d, 1.0)
+    )
 
 
 def worst(gap: Real) -> float:

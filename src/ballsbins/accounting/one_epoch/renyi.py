@@ -35,8 +35,27 @@ from ballsbins.errors import AccuracyError, InvalidInputError
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 10)), *range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256,
 )  # fmt: skip
-_MOST = 1024
-_TOLERANCE = 1e-9
+_MOST = 1024  # order: a product of two series then takes a matrix of 1024²
+# B1, B19: docs/derivation.md.
+# of a sum in logs, relative to what was added up, for each squaring: ninety roundings (B19)
+_ROUNDING = 1e-14
+_ANSWER = 8 * U  # roundings of the answer itself (B1)
+_TOLERANCE = 1e-9  # distance of two resolutions at which the finer is taken, and what is added to it (B19)
+_HALVINGS = 8  # of both steps
+_KEPT_SERIES, _KEPT_MOMENTS = 64, 4096  # results of `log_moments` and `log_inverse_moment` in memory
+# Where the integrand over y = log θ is looked for: e^{βy} is e⁻⁴⁰ of its mean at −40/β, and L is small at 60 and more
+# (its Gaussian tail at 12 deviations); by so many points, until the maximum is known to 0.1.
+_LOW, _LOW_TAIL, _HIGH, _HIGH_TAIL, _SCAN, _FOUND = 60.0, 40, 60.0, 12, 33, 0.1
+_PROBE, _PER_PROBE = 0.1, 100  # from the maximum, to see the curvature there; 1/0.1²
+_STEP, _LEAST_CURVATURE = 0.7, 2.0  # in deviations: a Gaussian is then off by e^{−2π²/0.7²} = 10⁻¹⁷
+_GONE, _STRIDE = 45, 1.3  # the integrand is followed to e⁻⁴⁵ of its maximum
+_BLOCK = 256  # points at a time, for the memory's sake
+_NEWTON = 30  # steps for log w: each doubles the digits
+_LEFT, _RIGHT = -14.0, 11.0  # deviations of the Gaussian integral near 0: φ is 10⁻⁴³ and 10⁻²⁷ there
+_NEAR = -3  # the centre from which those are around it
+_GAP, _GAP_IN_S = 0.25, 0.5  # step of that integral, in deviations, and in units of σ
+_SIDE, _SLOPE_TAIL = 12.0, 50  # deviations, or e-folds, that are followed to a side elsewhere
+_HALF = -0.5  # L − 1 from which log1p keeps more digits than log
 
 
 def renyi_divergence(
@@ -59,7 +78,7 @@ def renyi_divergence(
     return np.asarray(chord / (np.asarray(orders) - 1), dtype=np.float64)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT_SERIES)
 def log_moments(noise_multiplier: float, steps: int, most: int) -> Array:
     """Log E[S^α] for α = 0 … `most`, from above."""
     j = np.arange(most + 1)
@@ -74,7 +93,7 @@ def log_moments(noise_multiplier: float, steps: int, most: int) -> Array:
             power = _times(power, power)
     assert result is not None
     logs = result + gammaln(j + 1) - j * math.log(steps)
-    error = 1e-14 * (np.abs(result) + gammaln(j + 1) + j * math.log(steps)) * (1 + steps.bit_length())
+    error = _ROUNDING * (np.abs(result) + gammaln(j + 1) + j * math.log(steps)) * (1 + steps.bit_length())
     error[:2] = 0.0
     logs[:2] = 0.0  # E[1] = E[S] = 1
     return np.asarray(np.maximum(logs, 0.0) + error, dtype=np.float64)
@@ -90,11 +109,11 @@ def _times(a: Array, b: Array) -> Array:
     return np.asarray(top + np.log(np.exp(terms - top[:, None]).sum(axis=1)), dtype=np.float64)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=_KEPT_MOMENTS)
 def log_inverse_moment(noise_multiplier: float, steps: int, beta: float) -> float:
     """Log E[S^{−β}] for real β > 0, from above."""
     before = math.inf
-    for level in range(8):
+    for level in range(_HALVINGS):
         value = _inverse_moment(noise_multiplier, steps, beta, 2.0**-level)
         if abs(value - before) <= _TOLERANCE * (1 + abs(value)):
             return value + _TOLERANCE * (1 + abs(value))
@@ -111,23 +130,24 @@ def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> flo
     def exponent(y: Array) -> Array:
         return beta * y + steps * _log_laplace(y - math.log(steps), sigma, refine)
 
-    low, high = -60.0 - 40 / beta, 60.0 + math.log(steps) + (12 * sigma + beta + 1) / sigma**2
-    while high - low > 0.1:
-        scan = np.linspace(low, high, 33)
+    low, high = -_LOW - _LOW_TAIL / beta, _HIGH + math.log(steps) + (_HIGH_TAIL * sigma + beta + 1) / sigma**2
+    while high - low > _FOUND:
+        scan = np.linspace(low, high, _SCAN)
         k = int(np.argmax(exponent(scan)))
-        low, high = float(scan[max(k - 1, 0)]), float(scan[min(k + 1, 32)])
+        low, high = float(scan[max(k - 1, 0)]), float(scan[min(k + 1, _SCAN - 1)])
     top = 0.5 * (low + high)
-    left, peak, right = exponent(np.array([top - 0.1, top, top + 0.1]))
-    step = refine * 0.7 / math.sqrt(max(100 * (2 * peak - left - right), 2.0))
+    left, peak, right = exponent(np.array([top - _PROBE, top, top + _PROBE]))
+    curvature = _PER_PROBE * (2 * peak - left - right)
+    step = refine * _STEP / math.sqrt(max(curvature, _LEAST_CURVATURE))
     ends = []
     for sign in (-1, 1):
         far = 2.0 * step
-        while exponent(np.array([top + sign * far]))[0] > peak - 45:
-            far *= 1.3
+        while exponent(np.array([top + sign * far]))[0] > peak - _GONE:
+            far *= _STRIDE
         ends.append(far)
     cells = np.arange(-math.ceil(ends[0] / step), math.ceil(ends[1] / step) + 1)
     y = np.asarray(top + step * cells, dtype=np.float64)
-    blocks = [np.exp(exponent(y[k : k + 256]) - peak).sum() for k in range(0, y.size, 256)]
+    blocks = [np.exp(exponent(y[k : k + _BLOCK]) - peak).sum() for k in range(0, y.size, _BLOCK)]
     return float(peak + math.log(sum(blocks) * step) - gammaln(beta))
 
 
@@ -137,29 +157,28 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
     # The exponent −ωe^{sg−s²/2} − g²/2 is largest at g = −w/s with w e^w = ωs²e^{−s²/2}; u = log w by Newton.
     target = log_omega + 2 * math.log(s) - 0.5 * s * s
     u = np.where(target > 1, np.log(np.maximum(target, 1.0)), np.minimum(target, 0.0))
-    for _ in range(30):
+    for _ in range(_NEWTON):
         u = u - (np.exp(u) + u - target) / (np.exp(u) + 1)
     centre = -np.exp(u) / s
     result = np.empty(log_omega.size)
-    near = centre > -3
+    near = centre > _NEAR
     if near.any():
-        gap = refine * min(0.25, 0.5 / s)
-        g = np.arange(-14.0, 11.0 + s + gap, gap)
+        gap = refine * min(_GAP, _GAP_IN_S / s)
+        g = np.arange(_LEFT, _RIGHT + s + gap, gap)
         with np.errstate(over="ignore"):
             loss = np.exp(log_omega[near, None] + s * g - 0.5 * s * s)
         weight = np.exp(-0.5 * g * g) * gap / math.sqrt(2 * math.pi)
         short = np.vecdot(np.expm1(-loss), weight)
         with np.errstate(divide="ignore"):
             plain = np.log(np.vecdot(np.exp(-loss), weight))
-        result[near] = np.where(short > -0.5, np.log1p(np.maximum(short, -0.5)), plain)
+        result[near] = np.where(short > _HALF, np.log1p(np.maximum(short, _HALF)), plain)
     if not near.all():
         c = centre[~near, None]
-        width = 1 / np.sqrt(
-            1 - s * c
-        )  # curvature 1 + w; to the left it falls like e^{cΔ}, not like a Gaussian
-        left = max(12.0, float(np.max(50 / (-c * width))))
-        gap = 0.25 * refine
-        g = c + width * np.arange(-left, 12.0 + gap, gap)
+        # the curvature is 1 + w; to the left the integrand falls like e^{cΔ}, not like a Gaussian
+        width = 1 / np.sqrt(1 - s * c)
+        left = max(_SIDE, float(np.max(_SLOPE_TAIL / (-c * width))))
+        gap = _GAP * refine
+        g = c + width * np.arange(-left, _SIDE + gap, gap)
         with np.errstate(over="ignore"):
             terms = -np.exp(log_omega[~near, None] + s * g - 0.5 * s * s) - 0.5 * g * g
         most = terms.max(axis=1, keepdims=True)
@@ -186,7 +205,7 @@ class RenyiCurve(Curve):
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Log δ at the best order."""
-        upper = np.minimum(self._best(epsilon, direction) + 8 * U, 0.0)
+        upper = np.minimum(self._best(epsilon, direction) + _ANSWER, 0.0)
         return Interval(np.full(epsilon.shape, -np.inf), upper, upper)
 
     def _best(self, epsilon: Array, direction: Direction) -> Array:

@@ -19,8 +19,17 @@ from ballsbins.accounting.one_epoch.transform import Real
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
 _ROOT_HALF, _ROOT_HALF_PI = np.sqrt(0.5), np.sqrt(0.5 * np.pi)
 _ORDERS = np.arange(4.0)[:, None]  # of moments
-_FINE, _GROWTH = 0.5, 1.15  # steps of the table in log c, and their growth beyond the first ones
-_SAFETY = 1e-9  # more than the relative error of the transform on the real axis
+# The table of puts in log c: its steps, their growth beyond the first ones, how many of each, and where blocks that
+# are made together end. The first ones are the puts that matter; the last reach the end of the doubles.
+_FINE, _GROWTH, _FINE_STEPS, _GROWING_STEPS, _BLOCKS = 0.5, 1.15, 47, 38.0, [24, 36, 48, 60, 70]
+_LAST_GAP = 0.1  # the last two points are not closer than this
+_SAFETY = 1e-9  # more than the relative error of the transform on the real axis (B15 of docs/derivation.md)
+_LOWEST = -1000.0  # a bound on log δ below which none better is looked for
+_SAFE_EXPONENT = 600.0  # e⁶⁰⁰ times some other moment is a double
+_LEAST_VARIANCE, _LEAST_SKEWNESS = 1e-300, 1e-5  # against 0/0; with less skewness a log-normal is a Gaussian
+_LEAST_X, _FAR_X = -30.0, 1e3  # arguments of Mills' ratio: below, 1 to all digits; above, its asymptotic form
+_CLOSE = 0.3  # s(1 + |x|) up to which a difference of Mills' ratios is s times the slope, to two digits
+_NOISE_POINTS = (24, 16)  # of the two passes for a rough σ: a choice
 
 
 def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real) -> Real:
@@ -38,13 +47,14 @@ def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real) -> Real
         alone = _log_black_scholes(np.log1p(t * k_minus_1), s)
         jump = np.logaddexp(jump, np.log(count / t) + alone) if len(kinds) > 1 else alone
         end = (np.log1p(np.maximum(0.5 * t * k_minus_1, np.sqrt(t))) + 0.5 * s * s) / s
-        grown = np.exp(np.minimum(_ORDERS * (_ORDERS - 1.0) * (0.5 * s * s), 600.0))
+        grown = np.exp(np.minimum(_ORDERS * (_ORDERS - 1.0) * (0.5 * s * s), _SAFE_EXPONENT))
         moments += (count / t) * grown * ndtr(end - _ORDERS * s)
     m0, m1, m2, m3 = moments
-    variance = np.maximum(m2 - 2.0 * m1 + m0, 1e-300)
-    skewness = np.maximum((m3 - 3.0 * m2 + 3.0 * m1 - m0) / (variance * np.sqrt(variance * t)), 1e-5)
+    variance = np.maximum(m2 - 2.0 * m1 + m0, _LEAST_VARIANCE)
+    third = m3 - 3 * m2 + 3 * m1 - m0
+    skewness = np.maximum(third / (variance * np.sqrt(variance * t)), _LEAST_SKEWNESS)
     # of a log-normal of mean 1 and variance y² the skewness is y³ + 3y
-    y = 2.0 * np.sinh(np.arcsinh(0.5 * skewness) / 3.0)
+    y = 2.0 * np.sinh(np.arcsinh(0.5 * skewness) / 3)
     scale = np.sqrt(variance / t) / y
     body = np.log(scale) + _log_black_scholes(np.log1p(k_minus_1 / scale), np.sqrt(np.log1p(y * y)))
     # with next to no noise there are no moments, and no body
@@ -54,7 +64,7 @@ def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real) -> Real
 def rough_noise(steps: int, epsilon: float, log_delta: float, low: float, high: float) -> float:
     """About the σ from `low` to `high` at which one epoch of that many steps has δ(ε) = e^{log_delta}."""
     with np.errstate(all="ignore"):
-        for count in (24, 16):
+        for count in _NOISE_POINTS:
             sigma = np.exp(np.linspace(np.log(low), np.log(high), count))
             log = log_call([(steps, sigma)], np.full(count, np.expm1(epsilon)))
             at = int(np.clip(np.searchsorted(-np.minimum.accumulate(log), -log_delta), 1, count - 1))
@@ -68,14 +78,14 @@ def _log_black_scholes(log_k: Real, s: Real | float) -> Real:
 
     With Mills' ratio R it is log φ(x) + log(R(x) − R(x+s)), x = log K/s − s/2; the difference is −s·R′ if s is small.
     """
-    x = np.maximum(log_k / s - 0.5 * s, -30.0)
+    x = np.maximum(log_k / s - 0.5 * s, _LEAST_X)
     ratio = _ROOT_HALF_PI * erfcx(x * _ROOT_HALF)
     middle = x + 0.5 * s
     slope = np.where(
-        middle < 1e3, 1.0 - middle * _ROOT_HALF_PI * erfcx(middle * _ROOT_HALF), 1.0 / (middle**2 + 3.0)
+        middle < _FAR_X, 1.0 - middle * _ROOT_HALF_PI * erfcx(middle * _ROOT_HALF), 1.0 / (middle**2 + 3)
     )
     far = _ROOT_HALF_PI * erfcx((x + s) * _ROOT_HALF)
-    gap = np.where(s * (1.0 + np.abs(x)) < 0.3, s * slope, ratio - far)
+    gap = np.where(s * (1.0 + np.abs(x)) < _CLOSE, s * slope, ratio - far)
     return np.asarray(np.log(gap) - 0.5 * x * x - _LOG_ROOT_TAU, dtype=np.float64)
 
 
@@ -103,10 +113,11 @@ class PutSketch:
     def __init__(self, basket: Basket) -> None:
         """Tabulate the puts that are not very deep."""
         self._basket, self._t = basket, float(basket.size)
-        steps = np.concatenate([np.full(47, _FINE), _FINE * _GROWTH ** np.arange(1.0, 39.0)])
+        growing = _FINE * _GROWTH ** np.arange(1.0, _GROWING_STEPS + 1.0)
+        steps = np.concatenate([np.full(_FINE_STEPS, _FINE), growing])
         log_c = np.log(0.5 / self._t) + np.concatenate([[0.0], np.cumsum(steps)])
-        log_c = np.append(log_c[log_c < LARGEST_LOG_SADDLE - 0.1], LARGEST_LOG_SADDLE)
-        self._ahead = [part for part in np.split(log_c, [24, 36, 48, 60, 70]) if part.size]
+        log_c = np.append(log_c[log_c < LARGEST_LOG_SADDLE - _LAST_GAP], LARGEST_LOG_SADDLE)
+        self._ahead = [part for part in np.split(log_c, _BLOCKS) if part.size]
         self._fill(np.empty((7, 0)))
 
     def _fill(self, known: Real) -> None:
@@ -145,7 +156,7 @@ class PutSketch:
     def log_bound(self, strikes: Strikes) -> Real:
         """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0.
 
-        The table is not extended for bounds that are below e^−1000 already.
+        The table is not extended for bounds that are very low already.
         """
         while True:
             log_c, transform, plain = self._table[:3]
@@ -156,7 +167,7 @@ class PutSketch:
             best = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1)
             if (
                 not self._ahead
-                or (best - np.log(strikes.k)).max() < -1000.0
+                or (best - np.log(strikes.k)).max() < _LOWEST
                 or self._table[3, -1] < strikes.k.min()
             ):
                 return np.asarray(best, dtype=np.float64)

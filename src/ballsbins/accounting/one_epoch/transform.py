@@ -29,9 +29,49 @@ Real = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Indices = NDArray[np.intp]
 
-REACH = 9.5  # standard deviations: the Gaussian mass beyond is 2·10⁻²¹
-_ROOT_TAU = np.sqrt(2.0 * np.pi)
+# B2, B3, … are the numbered bounds of docs/derivation.md. A number called a choice decides how much work is done: a
+# poor one shows in the sampled error (B6), not in a wrong answer.
+REACH = 9.5  # standard deviations that are followed: the Gaussian mass beyond is 2·10⁻²¹ (B2)
+GONE = 42.0  # what lies below e⁻⁴² = 6·10⁻¹⁹ of the result is left out (B2)
+LARGEST_EXPONENT = 700.0  # e⁷⁰⁰ is a double: larger exponents are cut to this where "very large" is enough
+SAFE_EXPONENT = 600.0  # the same, where a factor of up to e¹⁰⁰ comes on top
+ROOT_TAU = np.sqrt(2.0 * np.pi)
+
+_FEW_BITS = 0.5  # |z| up to which log|1 + z| comes from log1p of |1 + z|² − 1, which cancels nothing there
+# |q| up to which e₂ is a power series (beyond, expm1(−q) + q loses less than three bits), its rest and most terms
+_SERIES, _SERIES_REST, _SERIES_TERMS = 0.35, 1e-17, 14
+_TINY_LOG_Z = -600.0  # log|z| below which W₀(z) = z in doubles, and scipy's W₋₁ may overflow
+_NEWTON = 8  # steps for W₋₁ from its asymptotic form: each doubles the digits, four would do
+
+LIGHT_TAIL = 2.5  # s below which the variance of Z is small enough for the centred transform (form 2)
+CENTRED = 1.5  # |ω|·deviation of Z up to which A − 1 is small, so that log1p keeps digits that log would lose
+_NEAR_ONE = 0.2  # σ²|F| at the saddle up to which L − 1 is integrated (form 1) where s is large
+_MOST_VARIANCE = 50.0  # s² up to which e^{s²} is formed; beyond, the deviation of Z is 1 for what follows
+_FREE_CANCELLATION = 2.0  # σψ of the cheapest line: it may lose e^{2²/2} to cancellation
+_MOST_CANCELLATION = 3.5  # in logs, what a straight line may lose; beyond, the path bends (`_legs`)
+_WIDEST_TURN = 1.3  # radians, less than π/2, of arg ω − ψ on a line
+_TURN_MARGIN = 0.3  # radians by which the natural line must stay off π/2 to converge by itself
+_NARROWEST = 0.05  # least curvature 1 + W₀ used for a width: near the meeting of the saddles it is 0
+_MORE_REACH = (6.0, 3.0, 1.5)  # how much farther to go where the integrand is flatter than a Gaussian
+_MOST_SWING = 30.0  # radians per unit of x at the end of a natural line: more would need finer nodes
+
+# The trapezoidal rule of `_line` (B3): an error of e⁻³⁸ = 2⁻⁵⁵, in a strip no wider than is optimal for that.
+_LINE_ERROR, _WIDEST_STRIP = 38.0, 76.0
+_NARROWEST_STRIP = 0.25  # radians by which arg ωZ must stay off π/2 in the strip
+_STEP_BITS = 6.0  # a step has seven significant bits: its multiples are exact
+_TURN_BLOCK = 24  # fine turns to a coarse one: anything around √(number of nodes) does
+
+# The path of `_legs` (B5).
 _GAUSS_X, _GAUSS_W = np.polynomial.legendre.leggauss(16)
+_PANEL, _PANEL_TURN, _PANEL_BEND = 2.0, 1.1, 3.5  # most of a panel in x, in σ, in widths of the saddle: tried
+_PANEL_RADIANS = 10.0  # of the phase that a panel of sixteen nodes resolves to all digits
+_LAST_PANEL = 0.8  # in units of σ, where e^X grows: tried
+_NOTHING = -100.0  # log of a term below which "∞·0" counts as 0
+_SLANT_POINTS = 17  # where the height of a slant is looked at
+_SLANT_WIDTHS = (0.0, 0.15, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0)  # in σ: how far right a slant may lead; a choice
+_SLANT_FEET = (0.0, 0.6, 1.1)  # radians before arg ω at which it may end; a choice
+_FAR_SIZE = 2000.0  # |ωZ| at which the path ends: e^{−|ωZ| cos 1.1} is 0 in doubles
+_LEAST_FAR, _SOME_FAR, _MOST_FAR = 0.1, 2.0, 40.0  # at least so far right; φ(40) is 0 in doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +82,28 @@ class LogTransform:
     centred: Flags
 
 
+def spread_of(s: float) -> float:
+    """The standard deviation of Z, or 1 if it is larger."""
+    return min(1.0, float(np.sqrt(np.expm1(min(s * s, _MOST_VARIANCE)))))
+
+
 def complex_log1p(z: Complex) -> Complex:
     """log(1 + z) to full relative accuracy in both parts (numpy's complex log1p is not, near 0)."""
     x, y = z.real, z.imag
     with np.errstate(invalid="ignore", divide="ignore"):
         small = 0.5 * np.log1p(x * (2.0 + x) + y * y)
-        modulus = np.where(np.abs(z) < 0.5, small, np.log(np.abs(1.0 + z)))
+        modulus = np.where(np.abs(z) < _FEW_BITS, small, np.log(np.abs(1.0 + z)))
     return modulus + 1j * np.arctan2(y, 1.0 + x)
 
 
 def second_remainder(q: Any) -> Any:
     """e₂(q) = e^{−q} − 1 + q without cancellation."""
     size = np.abs(q)
-    near = size < 0.35
+    near = size < _SERIES
     if not near.any():
         return np.expm1(-q) + q
     largest, terms, rest = float(size[near].max()), 3, 1.0
-    while rest > 1e-17 and terms < 14:
+    while rest > _SERIES_REST and terms < _SERIES_TERMS:
         rest *= largest / terms
         terms += 1
     everywhere = bool(near.all())
@@ -80,20 +125,20 @@ def second_remainder(q: Any) -> Any:
 def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
     """The two saddles −W₀(z) and −W₋₁(z) in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
     log_z = np.log(np.abs(omega)) - 2.0 * np.log(sigma) - 0.5 / sigma**2 + 1j * np.angle(omega)
-    z = np.exp(np.clip(log_z.real, -700.0, 700.0) + 1j * log_z.imag)
+    z = np.exp(np.clip(log_z.real, -LARGEST_EXPONENT, LARGEST_EXPONENT) + 1j * log_z.imag)
     first, second = lambertw(z, 0), lambertw(z, -1)
-    tiny = log_z.real < -600.0
+    tiny = log_z.real < _TINY_LOG_Z
     first = np.where(tiny, z, first)
     guess = log_z - 2j * np.pi
-    second = np.where(tiny | ~np.isfinite(second), guess - np.log(-guess) - 1j * np.pi * 0, second)
+    second = np.where(tiny | ~np.isfinite(second), guess - np.log(-guess), second)
     for branch, root in ((0, first), (-1, second)):
-        wrong = ~np.isfinite(root) | (log_z.real < -600.0)
+        wrong = ~np.isfinite(root) | tiny
         if branch == 0:
             wrong &= ~tiny
         if not wrong.any():
             continue
         w = np.where(np.isfinite(root), root, log_z)
-        for _ in range(8):  # Newton on w + log w = log z + 2πik
+        for _ in range(_NEWTON):  # Newton on w + log w = log z + 2πik
             residual = w + np.log(w) - log_z - 2j * np.pi * branch
             w = np.where(wrong, w - residual * w / (1.0 + w), root)
         if branch == 0:
@@ -125,27 +170,27 @@ def _log_transform(
 ) -> LogTransform:
     s = 1.0 / sigma
     size, phi = np.abs(omega), np.angle(omega)
-    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
-    if s < 2.5:
-        centred = size * spread < 1.5
+    spread = spread_of(s)
+    if s < LIGHT_TAIL:
+        centred = size * spread < CENTRED
         near_one = np.zeros_like(centred)
     else:
         centred = np.zeros(omega.shape, dtype=bool)
         exponent = sigma**2 * np.abs(first * first / 2.0 - first)
-        near_one = (size < 1.5) | (exponent < 0.2)
+        near_one = (size < CENTRED) | (exponent < _NEAR_ONE)
     form = np.where(centred, 2, np.where(near_one, 1, 0))
 
     natural = np.clip(-first.imag, 0.0, phi)
-    # the cheapest line: up to e² of cancellation buys convergence; then what convergence needs, up to e^5
-    psi = np.clip(np.maximum(natural, 2.0 / sigma), 0.0, phi)
-    psi = np.where(phi - psi > 1.3, np.maximum(psi, phi - 1.3), psi)
-    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), 0.05))
+    # the cheapest line: up to e² of cancellation buys convergence; then what convergence needs, up to e^3.5 more
+    psi = np.clip(np.maximum(natural, _FREE_CANCELLATION / sigma), 0.0, phi)
+    psi = np.where(phi - psi > _WIDEST_TURN, np.maximum(psi, phi - _WIDEST_TURN), psi)
+    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), _NARROWEST))
     reach = REACH + np.where(form == 2, 2.0 * s, np.where(form == 1, s, 0.0))
     high = np.maximum(sigma * first.real + REACH * np.maximum(width, 1.0), np.where(form > 0, reach, -np.inf))
     excess = 0.5 * sigma**2 * (psi**2 - natural**2)
     # The natural line serves where it converges; else up to x₂ if all that lies behind it is negligible, in the
     # centred forms also the Gaussian tails of "−1" and "+q".
-    converges = phi - natural < np.pi / 2 - 0.3
+    converges = phi - natural < np.pi / 2 - _TURN_MARGIN
     least = np.where(
         form == 2,
         2.0 * np.log(size * spread),
@@ -153,7 +198,7 @@ def _log_transform(
     )
 
     def swing(x: Real) -> Real:
-        return size * np.exp(np.minimum(s * x - 0.5 * s * s, 600.0))
+        return size * np.exp(np.minimum(s * x - 0.5 * s * s, SAFE_EXPONENT))
 
     def growth(x: Real) -> Real:
         return np.where(form == 2, omega.real, 0.0) - swing(x) * np.cos(phi - natural)
@@ -163,19 +208,19 @@ def _log_transform(
 
     # near the meeting of the saddles the integrand is flatter than a Gaussian: go on, if need be to x₂
     turn = sigma * second.real
-    flat = ((form == 0) | (growth(high) > 1.0)) & (height(high) > least - 42.0)
+    flat = ((form == 0) | (growth(high) > 1.0)) & (height(high) > least - GONE)
     if flat.any():
         farther = np.where(converges, high + REACH, np.maximum(turn, high))
-        for more in (6.0, 3.0, 1.5):
-            farther = np.where(height(high + more) < least - 42.0, np.minimum(farther, high + more), farther)
+        for more in _MORE_REACH:
+            farther = np.where(height(high + more) < least - GONE, np.minimum(farther, high + more), farther)
         high = np.where(flat, farther, high)
     end = np.where(converges, high, np.minimum(turn, high))
     behind = height(end)
-    negligible = (behind < least - 42.0) & ((form == 0) | (end >= high))
-    natural_line = (converges | negligible) & (swing(end) * s * np.abs(np.sin(phi - natural)) < 30.0)
+    negligible = (behind < least - GONE) & ((form == 0) | (end >= high))
+    natural_line = (converges | negligible) & (swing(end) * s * np.abs(np.sin(phi - natural)) < _MOST_SWING)
     psi = np.where(natural_line, natural, psi)
     end = np.where(natural_line, end, high)
-    straight = natural_line | (excess < 3.5)
+    straight = natural_line | (excess < _MOST_CANCELLATION)
 
     value = np.empty(omega.shape, dtype=complex)
     if straight.any():
@@ -204,21 +249,22 @@ def _line(
     centre = sigma * first.real
     low = min(-REACH, float(centre.min()) - REACH)
     # In a strip of half width a the arguments stay below π/2 and the Gaussian grows by e^{κa²/2}, κ its curvature at
-    # the saddle; the error e^{−2πa/h + κa²/2 + σψa} is then set to 2⁻⁵⁵.
+    # the saddle; the error e^{−2πa/h + κa²/2 + σψa} is set to 2⁻⁵⁵ (B3).
     high = float(end.max())
-    gap = np.clip(np.pi / 2 - np.abs(phi - psi), 0.25, np.pi / 2).min()
+    gap = np.clip(np.pi / 2 - np.abs(phi - psi), _NARROWEST_STRIP, np.pi / 2).min()
     curvature = float(np.where(form == 0, np.abs(1.0 - first), 1.0).max())
-    a = min(gap / s, np.sqrt(76.0 / curvature))
-    step = 2.0 * np.pi * a / (38.0 + 0.5 * curvature * a * a + float(sigma * psi.max()) * a) / refine
+    a = min(gap / s, np.sqrt(_WIDEST_STRIP / curvature))
+    growth = 0.5 * curvature * a * a
+    step = 2.0 * np.pi * a / (_LINE_ERROR + growth + float(sigma * psi.max()) * a) / refine
     # a step of few bits, so that all nodes are exact: its rounding would be an error common to all terms
-    unit = 2.0 ** (np.floor(np.log2(step)) - 6.0)
+    unit = 2.0 ** (np.floor(np.log2(step)) - _STEP_BITS)
     h = unit * np.floor(step / unit)
     first_node = np.floor(low / h)
     x = h * np.arange(first_node, np.ceil(high / h) + 1.0)
     z_real = np.exp(s * x - 0.5 * s * s)
     shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
     out = np.empty(omega.shape, dtype=complex)
-    density = np.exp(-0.5 * x * x) * (h / _ROOT_TAU)
+    density = np.exp(-0.5 * x * x) * (h / ROOT_TAU)
     for kind in (0, 1, 2):
         rows = form == kind
         if not rows.any():
@@ -230,7 +276,7 @@ def _line(
             if kind == 0:
                 # all in one exponent: the parts may be beyond the doubles
                 exponent = -0.5 * x * x - turned * z_real + (0.5 * sigma**2 * bend**2 - shift[rows, None])
-                terms = np.exp(exponent) * (h / _ROOT_TAU)
+                terms = np.exp(exponent) * (h / ROOT_TAU)
             elif kind == 1:
                 terms = np.expm1(-turned * z_real) * (density * np.exp(0.5 * sigma**2 * bend**2))
             else:
@@ -247,9 +293,8 @@ def _line(
 
 def _turns(angle: Real, first: int, count: int) -> Complex:
     """exp(i·angle·j) for j = first, first + 1, …: a row for every angle, as products of coarse and fine turns."""
-    block = 24
-    coarse = np.exp(1j * angle[:, None] * (first + block * np.arange(-(-count // block))))
-    fine = np.exp(1j * angle[:, None] * np.arange(block))
+    coarse = np.exp(1j * angle[:, None] * (first + _TURN_BLOCK * np.arange(-(-count // _TURN_BLOCK))))
+    fine = np.exp(1j * angle[:, None] * np.arange(_TURN_BLOCK))
     turns = coarse[:, :, None] * fine[:, None, :]
     return np.asarray(turns.reshape(len(angle), -1)[:, :count], dtype=np.complex128)
 
@@ -264,20 +309,20 @@ def _legs(
     high: Real,
     refine: float,
 ) -> Complex:
-    """Along Im x = −σψ over the first saddle to x₂ = Re(−σW₋₁), then slanting down, then right to where |ωZ| > 2000.
+    """Along Im x = −σψ over the first saddle to x₂ = Re(−σW₋₁), slanting down, and right to where |ωZ| is large.
 
     The slant is the gentlest of a small family (smallest maximum of Re F); Gauss–Legendre panels throughout.
     Behind the turn the "−1" and "+q" of the centred forms are Gaussian tails in closed form.
     """
     s = 1.0 / sigma
     phi, size = np.angle(omega), np.abs(omega)
-    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), 0.05))
+    width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), _NARROWEST))
     turn = np.maximum(sigma * second.real, sigma * first.real + 0.5 * width)
     bend = turn <= high
     end = np.minimum(turn, high)
     shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
     low = np.minimum(-REACH, sigma * first.real - REACH)
-    panel = np.minimum(min(2.0, 1.1 / s), 3.5 / np.sqrt(1.0 + np.abs(first))) / refine
+    panel = np.minimum(min(_PANEL, _PANEL_TURN / s), _PANEL_BEND / np.sqrt(1.0 + np.abs(first))) / refine
 
     def integrate(
         start: Complex, stop: Complex, panels: int, kinds: NDArray[np.int_], rows: Flags
@@ -288,7 +333,7 @@ def _legs(
         span = (stop - start)[:, None]
         x = start[:, None] + span * t[None, :]
         om = omega[rows][:, None]
-        log_phi = -0.5 * x * x - np.log(_ROOT_TAU) - shift[rows][:, None]
+        log_phi = -0.5 * x * x - np.log(ROOT_TAU) - shift[rows][:, None]
         k = kinds[:, None]
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             big_z = np.exp(s * x - 0.5 * s * s)
@@ -299,7 +344,7 @@ def _legs(
                 q = om * np.expm1(s * x - 0.5 * s * s)
                 f = np.where(k == 2, second_remainder(q) * np.exp(log_phi), f)
             # a product of an overflow and an underflow is nothing where its logarithm says so
-            nothing = (log_phi - om * big_z + np.where(k > 1, om, 0.0)).real < -100.0
+            nothing = (log_phi - om * big_z + np.where(k > 1, om, 0.0)).real < _NOTHING
         f = np.where(np.isfinite(f) | ~nothing, f, 0.0)
         return np.asarray((f * w[None, :] * span).sum(axis=1), dtype=np.complex128)
 
@@ -314,16 +359,16 @@ def _legs(
     om, x0 = omega[bend], (turn + down)[bend]
     best = np.full(om.shape, np.inf)
     corner = np.zeros_like(om)
-    t = np.linspace(0.0, 1.0, 17)[None, :]
+    t = np.linspace(0.0, 1.0, _SLANT_POINTS)[None, :]
     log_size = np.log(size[bend])[:, None] - 0.5 * s * s
-    for b in (0.0, 0.15, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0):
-        for less in (0.0, 0.6, 1.1):
+    for b in _SLANT_WIDTHS:
+        for less in _SLANT_FEET:
             foot = np.maximum(phi[bend] - less, psi[bend])
             target = turn[bend] + b * sigma - 1j * sigma * foot
             across = turn[bend, None] + (b * sigma) * t
             down_ = sigma * (psi[bend, None] + (foot - psi[bend])[:, None] * t)
             # the real part of the exponent −ωZ − x²/2 at x = across − i·down_
-            swing = np.exp(np.minimum(s * across + log_size, 700.0))
+            swing = np.exp(np.minimum(s * across + log_size, LARGEST_EXPONENT))
             climb = 0.5 * (down_ - across) * (down_ + across) - swing * np.cos(phi[bend, None] - s * down_)
             peak = climb.max(axis=1)
             better = peak < best
@@ -332,55 +377,15 @@ def _legs(
     kinds = np.where(form[bend] == 2, 3, 0)
     # sixteen nodes resolve about ten radians of the phase, which turns at the rate |x + sωZ|
     turning = np.maximum(np.abs(corner), np.abs(corner + s * om * np.exp(s * corner - 0.5 * s * s)))
-    narrow = np.minimum(panel[bend], 10.0 / (1.0 + turning) / refine)
+    narrow = np.minimum(panel[bend], _PANEL_RADIANS / (1.0 + turning) / refine)
     slant = int(np.ceil((np.abs(corner - x0) / narrow).max())) + 1
     total[bend] += integrate(x0, corner, slant, kinds, bend)
-    far = np.maximum((np.log(2000.0 / size[bend]) + 0.5 * s * s) / s, corner.real + 0.1)
-    far = np.minimum(far, np.maximum(corner.real + 2.0, 40.0))
-    last = int(np.ceil(((far - corner.real) / np.minimum(narrow, 0.8 / s / refine)).max())) + 1
+    far = np.maximum((np.log(_FAR_SIZE / size[bend]) + 0.5 * s * s) / s, corner.real + _LEAST_FAR)
+    far = np.minimum(far, np.maximum(corner.real + _SOME_FAR, _MOST_FAR))
+    last = int(np.ceil(((far - corner.real) / np.minimum(narrow, _LAST_PANEL / s / refine)).max())) + 1
     total[bend] += integrate(corner, far + 1j * corner.imag, last, kinds, bend)
     tail = _normal_tail(x0)
     ahead = _normal_tail(x0 - s)
     closed = np.where(form[bend] == 2, -tail + om * (ahead - tail), np.where(form[bend] == 1, -tail, 0.0))
     total[bend] += closed
     return _finish(total, form, shift)
-
-
-def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
-    """log L (+ c where centred), whether centred, mean of cZ, c − mean and variance of cZ at some real c > 0.
-
-    Mean and variance are those under the density tilted by e^{−cZ}: the derivatives of log L in log c. Neither the
-    mean nor its distance from c can be had from the other in doubles. The relative error is about 10⁻¹⁰.
-    """
-    s = 1.0 / sigma
-    x1 = -sigma * lambertw(np.minimum(c * s * s * np.exp(-0.5 * s * s), 1e300)).real
-    a = min(8.0, 0.5 * np.pi / s)
-    step = 2.0 * np.pi * a / (24.0 + 0.5 * a * a)
-    spread = min(1.0, float(np.sqrt(np.expm1(min(s * s, 50.0)))))
-    centred = np.asarray(c * spread < 1.5 if s < 2.5 else np.zeros(c.shape, dtype=bool))
-    found = np.empty((4, len(c)))
-    # from below the saddle to above it, or as far as there is mass of Z²φ that e^{−cZ} leaves
-    top = np.minimum(2.0 * s + REACH, (np.log(60.0) - np.log(c)) / s + 0.5 * s)
-    low, high = np.minimum(x1, 0.0) - REACH, np.maximum(x1 + REACH, top)
-    if centred.any():
-        x = np.arange(float(low[centred].min()), max(REACH + 2.0 * s, float(high[centred].max())), step)
-        density = np.exp(-0.5 * x * x) * step / _ROOT_TAU
-        away = c[centred, None] * np.expm1(s * x - 0.5 * s * s)
-        fall = np.expm1(-away)
-        excess = np.vecdot(second_remainder(away), density)
-        gap = -np.vecdot(away * fall, density) / (1.0 + excess)
-        square = np.vecdot(away * away * (1.0 + fall), density) / (1.0 + excess)
-        found[:, centred] = np.log1p(excess), c[centred] - gap, gap, square - gap * gap
-    rows = ~centred
-    if rows.any():
-        low = x1[rows] - REACH
-        x = low[:, None] + step * np.arange(int(np.ceil(float((high[rows] - low).max()) / step)) + 1)
-        y = np.exp(np.minimum(np.log(c[rows, None]) + (s * x - 0.5 * s * s), 300.0))
-        exponent = -y - 0.5 * x * x
-        peak = exponent.max(axis=1)
-        weight = np.exp(exponent - peak[:, None])
-        total = weight.sum(axis=1)
-        mean = (weight * y).sum(axis=1) / total
-        square = (weight * (y - mean[:, None]) ** 2).sum(axis=1) / total
-        found[:, rows] = peak + np.log(total * step / _ROOT_TAU), mean, c[rows] - mean, square
-    return found[0], centred, found[1], found[2], found[3]
