@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,12 @@ from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import SAMPLERS, BallsAndBins, Deterministic, Poisson, Shuffle
+
+_LEAST_EPSILON = 1e-9  # where δ of the first run is that small from the start
+_NEAREST = 1e-3  # of the largest ε: below it no crossover is looked for
+_FIRST_POINTS = 6  # of ε, asked together
+_CLOSE = 0.01  # to which it is found, relative
+_MOST_ROUNDS = 20
 
 
 def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str, Mechanism]:
@@ -78,41 +85,58 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
         True
     """
     known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
-    largest = min(max(known, 1e-9), LARGEST_EPSILON)  # it may be 0 or ∞
-    grid = np.concatenate([[0.0], np.geomspace(1e-3 * largest, largest, 10)])
-    signs = _signs(first.curve, second.curve, grid)
-    above = np.flatnonzero(signs > 0)
-    left = None if above.size == 0 else float(grid[above[-1]])
-    below = np.flatnonzero((signs < 0) & (grid > (-1.0 if left is None else left)))
-    right = None if below.size == 0 else float(grid[below[0]])
-    if left is None or right is None:
-        return Crossover(left, right)
-    for _ in range(20):
-        middle = 0.5 * (left + right)
-        sign = _signs(first.curve, second.curve, np.array([middle]))[0]
-        if sign > 0:
-            left = middle
-        elif sign < 0:
-            right = middle
-        else:
+    largest = min(max(known, _LEAST_EPSILON), LARGEST_EPSILON)  # it may be 0 or ∞
+    pair = _Pair(first.curve, second.curve)
+    pair.ask(np.concatenate([[0.0], np.geomspace(_NEAREST * largest, largest, _FIRST_POINTS)]))
+    for _ in range(_MOST_ROUNDS):
+        left, right = pair.bracket
+        if left is None or right is None or right - left < _CLOSE * right:
             break
-        if right - left < 0.01 * right:
+        pair.ask(np.clip(pair.root * (1.0 + 0.4 * _CLOSE * np.array([-1.0, 1.0])), left, right))
+        if pair.bracket == (left, right):
             break
-    return Crossover(left, right)
+    return Crossover(*pair.bracket)
 
 
-def _signs(first: Curve, second: Curve, epsilon: Array) -> Array:
-    """+1 where δ_first > δ_second is proved by their bounds, −1 where < is, 0 where neither."""
-    one, two = _bounds(first, epsilon), _bounds(second, epsilon)
-    return np.where(one[0] > two[1], 1.0, np.where(one[1] < two[0], -1.0, 0.0))
+class _Pair:
+    """Two curves at all ε asked so far: where one is proved to be the larger."""
+
+    def __init__(self, first: Curve, second: Curve) -> None:
+        self._curves = first, second
+        self._epsilon, self._signs, self._gaps = np.empty(0), np.empty(0), np.empty(0)
+
+    def ask(self, epsilon: Array) -> None:
+        """Compare the two at some ε, by their bounds: +1 where δ_first > δ_second is proved, −1 where < is."""
+        one, two = (
+            _larger([curve.log_delta(epsilon, way).rows for way in DIRECTIONS]) for curve in self._curves
+        )
+        signs = np.where(one[0] > two[2], 1.0, np.where(one[2] < two[0], -1.0, 0.0))
+        with np.errstate(invalid="ignore"):
+            gaps = one[1] - two[1]
+        order = np.argsort(np.append(self._epsilon, epsilon), kind="stable")
+        self._epsilon = np.append(self._epsilon, epsilon)[order]
+        self._signs, self._gaps = np.append(self._signs, signs)[order], np.append(self._gaps, gaps)[order]
+
+    @property
+    def bracket(self) -> tuple[float | None, float | None]:
+        """The last ε at which the first is proved larger, and the next one at which it is proved smaller."""
+        above = np.flatnonzero(self._signs > 0)
+        left = None if above.size == 0 else float(self._epsilon[above[-1]])
+        below = np.flatnonzero((self._signs < 0) & (self._epsilon > (-1.0 if left is None else left)))
+        return left, None if below.size == 0 else float(self._epsilon[below[0]])
+
+    @property
+    def root(self) -> float:
+        """Where the difference of the logarithms is 0, between the ends of the bracket: by a chord."""
+        left, right = (int(np.flatnonzero(self._epsilon == end)[0]) for end in self.bracket)
+        a, b = self._epsilon[left], self._epsilon[right]
+        up, down = self._gaps[left], self._gaps[right]
+        chord = a + (b - a) * up / (up - down)
+        return float(chord) if a < chord < b else float(0.5 * (a + b))
 
 
-def _bounds(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
-    lower, upper = np.full(epsilon.shape, -math.inf), np.full(epsilon.shape, -math.inf)
-    for direction in DIRECTIONS:
-        found = curve.log_delta(epsilon, direction)
-        lower, upper = np.maximum(lower, found.lower), np.maximum(upper, found.upper)
-    return lower, upper
+def _larger(directions: Sequence[Any]) -> Array:
+    return np.asarray(np.maximum(*directions))
 
 
 @dataclass(frozen=True)
