@@ -15,9 +15,9 @@ from ballsbins import (
     Shuffle,
     UnreachableTargetError,
     calibrate,
-    calibrate_batch_sizes,
     least_steps,
     most_epochs,
+    plan,
 )
 from ballsbins.mechanism import MOST_EPOCHS
 
@@ -119,11 +119,11 @@ def test_least_steps():
 
 
 def test_plan():
-    rows = calibrate_batch_sizes(10_000, epsilon=2.0, delta=1e-5, batch_sizes=[50, 500])
+    rows = plan(10_000, epsilon=2.0, delta=1e-5, batch_sizes=[50, 500])
     assert [row.mechanism.sampler.steps for row in rows] == [200, 20]
     assert rows[0].noise_per_example == rows[0].mechanism.noise_multiplier / 50
     assert rows[0].mechanism == calibrate(BallsAndBins(200), epsilon=2.0, delta=1e-5)
-    usual = calibrate_batch_sizes(1000, epsilon=2.0, delta=1e-5)
+    usual = plan(1000, epsilon=2.0, delta=1e-5)
     assert [row.batch_size for row in usual] == [16, 32, 64]
 
 
@@ -180,9 +180,9 @@ def test_plan():
             InvalidInputError,
             "BallsAndBins or Poisson",
         ),
-        (lambda: calibrate_batch_sizes(0, epsilon=1.0, delta=1e-6), InvalidInputError, "num_examples is 0"),
+        (lambda: plan(0, epsilon=1.0, delta=1e-6), InvalidInputError, "num_examples is 0"),
         (
-            lambda: calibrate_batch_sizes(10, epsilon=1.0, delta=1e-6, batch_sizes=[11]),
+            lambda: plan(10, epsilon=1.0, delta=1e-6, batch_sizes=[11]),
             InvalidInputError,
             "batch size is 11",
         ),

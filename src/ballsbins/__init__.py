@@ -29,7 +29,7 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sample
 
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
-    from ballsbins.calibration import calibrate, calibrate_batch_sizes, least_steps, most_epochs
+    from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
 
 __version__ = "0.1.0"
 
@@ -52,17 +52,17 @@ __all__ = [
     "Shuffle",
     "UnreachableTargetError",
     "calibrate",
-    "calibrate_batch_sizes",
     "least_steps",
     "most_epochs",
     "new_key",
+    "plan",
 ]
 
 # these need scipy, which takes a while to import
 _LATER = {
     "MonteCarlo": "ballsbins.accounting.monte_carlo",
     "calibrate": "ballsbins.calibration",
-    "calibrate_batch_sizes": "ballsbins.calibration",
+    "plan": "ballsbins.calibration",
     "least_steps": "ballsbins.calibration",
     "most_epochs": "ballsbins.calibration",
 }

@@ -233,7 +233,7 @@ class CalibratedBatchSize:
         return self.mechanism.noise_multiplier / self.batch_size
 
 
-def calibrate_batch_sizes(
+def plan(
     num_examples: int,
     *,
     epsilon: float,
@@ -260,7 +260,7 @@ def calibrate_batch_sizes(
         UnreachableTargetError: no noise multiplier up to 10⁶ meets the target.
 
     Example:
-        >>> rows = calibrate_batch_sizes(60_000, epsilon=8.0, delta=1e-6, batch_sizes=[60, 600])
+        >>> rows = plan(60_000, epsilon=8.0, delta=1e-6, batch_sizes=[60, 600])
         >>> [(row.batch_size, row.mechanism.sampler.steps) for row in rows]
         [(60, 1000), (600, 100)]
     """

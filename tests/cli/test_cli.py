@@ -129,13 +129,11 @@ def test_calibrate_with_truncation():
 
 
 def test_plan():
-    rows = json.loads(
-        answer("batch-sizes", "-n", 10000, "-e", 3, "-d", 1e-5, "-b", 100, "-b", 1000, "--json")
-    )
+    rows = json.loads(answer("plan", "-n", 10000, "-e", 3, "-d", 1e-5, "-b", 100, "-b", 1000, "--json"))
     assert [row["batch_size"] for row in rows] == [100, 1000]
     assert rows[0]["mechanism"]["noise_multiplier"] < rows[1]["mechanism"]["noise_multiplier"]
     assert rows[0]["noise_per_example"] > rows[1]["noise_per_example"]
-    assert "σ / batch size" in answer("batch-sizes", "-n", 10000, "-e", 3, "-d", 1e-5, "-b", 100)
+    assert "σ / batch size" in answer("plan", "-n", 10000, "-e", 3, "-d", 1e-5, "-b", 100)
 
 
 def test_compare_says_what_it_means():
@@ -179,7 +177,7 @@ def test_key_is_written_once_and_for_its_owner_alone(tmp_path):
 
 def test_version_and_help():
     assert shell("--version").stdout.startswith("ballsbins 0.")
-    for command in ("epsilon", "delta", "calibrate", "batch-sizes", "compare", "curve", "key", "demo"):
+    for command in ("epsilon", "delta", "calibrate", "plan", "compare", "curve", "key", "demo"):
         done = shell(command, "--help")
         assert done.returncode == 0
         assert "Usage" in done.stdout
@@ -213,7 +211,7 @@ def test_version_and_help():
         (("compare", "-s", 1, "-T", 10), ["--delta"]),
         (("curve", "-s", 1, "-T", 10, "--from", 3, "--to", 2), ["--from is 3.0"]),
         (("curve", "-s", 1, "-T", 10, "-o", "curve.gif"), [".png"]),
-        (("batch-sizes", "-n", 0, "-e", 1, "-d", 1e-6), ["num_examples is 0"]),
+        (("plan", "-n", 0, "-e", 1, "-d", 1e-6), ["num_examples is 0"]),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path):

@@ -24,7 +24,7 @@ def test_what_was_chosen_is_shown_as_written_or_rounded_up():
         ("epsilon", "-s", 0.6, "-T", 100),
         ("compare", "-s", 0.6, "-T", 100),
         ("calibrate", "-T", 100, "-e", 2),
-        ("batch-sizes", "-n", 100, "-b", 10, "-e", 2),
+        ("plan", "-n", 100, "-b", 10, "-e", 2),
     ):
         assert "at δ = 1e-6" in shown(*words, "-d", 1e-6)
         assert "at δ = 1.23457e-6" in shown(*words, "-d", long)

@@ -16,5 +16,5 @@ def test_a_claim_of_nothing_is_false_if_shuffled():
     assert findings.poisson.upper == 0.0
     assert findings.false_if_shuffled
     assert findings.factor == math.inf
-    done = CliRunner().invoke(app, ["poisson-claim", "-s", "0.4", "-T", "100", "-E", "3", "-d", "0.5"])
+    done = CliRunner().invoke(app, ["audit-run", "-s", "0.4", "-T", "100", "-E", "3", "-d", "0.5"])
     assert done.exception is None or isinstance(done.exception, SystemExit)

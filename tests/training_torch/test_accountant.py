@@ -163,7 +163,7 @@ def test_a_checkpoint_for_another_key_or_accountant_is_refused(training, weighte
     poisson = PrivacyEngine(accountant="prv")
     poisson.accountant.step(noise_multiplier=1.0, sample_rate=0.1)
     poisson.save_checkpoint(path=path, module=run.model)
-    with pytest.raises(InvalidInputError, match=r"'prv', but must be 'ballsbins'.*poisson-claim"):
+    with pytest.raises(InvalidInputError, match=r"'prv', but must be 'ballsbins'.*audit-run"):
         other.load_checkpoint(path=path, module=stranger.model)
 
 

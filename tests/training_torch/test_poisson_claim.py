@@ -1,4 +1,4 @@
-"""`ballsbins poisson-claim`: numbers from the accountant, checkpoints of Opacus runs, and no code from a file."""
+"""`ballsbins audit-run`: numbers from the accountant, checkpoints of Opacus runs, and no code from a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Secure RNG turned off")
 
 
 def answer(*words):
-    done = CliRunner().invoke(app, ["poisson-claim", *map(str, words)])
+    done = CliRunner().invoke(app, ["audit-run", *map(str, words)])
     if done.exception is not None:
         raise done.exception
     return done.stdout
@@ -193,7 +193,7 @@ def test_every_rate_of_a_loader_is_understood():
 
 
 def test_the_shell_sees_exit_code_2_and_no_traceback(tmp_path):
-    command = [str(Path(sys.executable).parent / "ballsbins"), "poisson-claim", "-d", "1e-5"]
+    command = [str(Path(sys.executable).parent / "ballsbins"), "audit-run", "-d", "1e-5"]
     done = subprocess.run(
         [*command, "--opacus-checkpoint", str(tmp_path / "none")], capture_output=True, text=True, check=False
     )

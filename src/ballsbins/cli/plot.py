@@ -134,7 +134,7 @@ def noise_vs_batch_size(
     found: dict[str, list[calibration.CalibratedBatchSize]] = {}
     proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
     for name, make in {"balls-and-bins": BallsAndBins, "Poisson": Poisson, proved: Deterministic}.items():
-        found[name] = calibration.calibrate_batch_sizes(
+        found[name] = calibration.plan(
             examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=sizes, sampler=make
         )
         sizes = [row.batch_size for row in found[name]]

@@ -1,4 +1,4 @@
-"""`ballsbins epsilon | delta | calibrate | batch-sizes`: the three questions, and a table of answers."""
+"""`ballsbins epsilon | delta | calibrate | plan`: the three questions, and a table of answers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (epsilon, delta, calibrate, batch_sizes):
-        app.command(command.__name__.replace("_", "-"))(command)
+    for command in (epsilon, delta, calibrate, plan):
+        app.command(command.__name__)(command)
 
 
 @with_groups
@@ -170,7 +170,7 @@ def _limit(max_batch_size: str | None) -> int | None:
 
 
 @with_groups
-def batch_sizes(
+def plan(
     batches: Annotated[Batches, Without("steps", "examples", "batch_size")],
     examples: Annotated[int, typer.Option("--examples", "-n", help="Number of examples.")],
     epsilon: Annotated[float, typer.Option("--epsilon", "-e", help="ε to stay within.")],
@@ -184,7 +184,7 @@ def batch_sizes(
     """Which batch size? σ for each, and σ / batch size, the noise on the average gradient."""
     from ballsbins import calibration
 
-    rows = calibration.calibrate_batch_sizes(
+    rows = calibration.plan(
         examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=batch_size or None,
         sampler=batches.drawn,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`ballsbins statement | check | citation | poisson-claim`: what to publish of a run, and whether to believe it."""
+"""`ballsbins statement | check | citation | audit-run`: what to publish of a run, and whether to believe it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
     app.command("statement")(statement)
     app.command("check")(check)
     app.command("citation")(cite)
-    app.command("poisson-claim")(claim_of_poisson)
+    app.command("audit-run")(claim_of_poisson)
 
 
 @with_groups
@@ -220,7 +220,7 @@ def claim_of_poisson(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """What is true of a run reported as Poisson? For example: ballsbins poisson-claim -s 0.5 -T 10000 -d 1e-6
+    """What is true of a run reported as Poisson? For example: ballsbins audit-run -s 0.5 -T 10000 -d 1e-6
 
     Opacus accounts for every run as if its batches were Poisson samples, also with poisson_sampling=False.
     This says what that claims, and what is true if the batches were shuffled.

@@ -48,7 +48,9 @@ _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
 _DEGREE = 80
 _TURNS_PER_DEGREE = 0.7  # radians along the line for which a Chebyshev series of that degree has all digits
 _LARGEST_LOG_Z = 690.0  # e^690 is a double
-_ONE_THREAD = 2**15  # multiplications of a complex matrix product for which OpenBLAS starts no second thread: 2¹⁶
+_ONE_THREAD = (
+    2**15
+)  # multiplications of a complex matrix product for which OpenBLAS starts no second thread: 2¹⁶
 _MOST_NODES = 2**14
 _MOST_PRODUCTS = 4 * 10**7
 

@@ -41,7 +41,9 @@ _COARSE = 1.25  # ratio of the losses at which v may be cut off
 _MOST_JUMPS = 12
 _MOST_SPLITS = 12
 _MOST_TRIES = 3
-_END = 1e-13  # of the value, beyond the end of a line: no more than the error of the best curves of single runs
+_END = (
+    1e-13  # of the value, beyond the end of a line: no more than the error of the best curves of single runs
+)
 # Where saddles are looked for, in units of the inverse deviation: from so close to 1 (or 0), and up to so far left of
 # 0 and right of 1. The left goes on farther, because δ of `add` may fall faster than any exponential.
 _NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)

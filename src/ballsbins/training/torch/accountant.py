@@ -232,7 +232,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
                 "the accountant of this checkpoint",
                 named,
                 f"{NAME!r}",
-                "Poisson accounting cannot be continued as another: `ballsbins poisson-claim --opacus-checkpoint "
+                "Poisson accounting cannot be continued as another: `ballsbins audit-run --opacus-checkpoint "
                 "FILE` says what is known of such a run.",
             )
         saved: Mapping[str, Any] = state_dict[NAME]
