@@ -47,12 +47,36 @@ _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """Bounds on δ from `samples` samples a direction, failing with probability `error_probability`.
+    """Monte Carlo accounting of balls-and-bins: the paper's own method, and an independent check of the exact one.
 
-    `sampler`: "tilted" (ours, for small δ and any number of epochs; every ε has its own samples) or one of the
-    paper's: "plain", "importance" (one epoch), "order-statistics" and "combined" (one epoch). `orders`, for the last
-    two: "auto" for `looseness`, a name in `orders.PAPER`, or a list. `bound`: "kl", "bernstein", or "auto": betting
-    for tilted samples, else "kl". `epsilons`: a grid stated before looking.
+    Give it as `method=` to `Mechanism.delta` or `Mechanism.epsilon`. An answer is an interval that holds with
+    probability 1 − `error_probability`: for every single ε, or for all ε together if `epsilons` is stated.
+
+    Args:
+        samples: the number of samples in each direction, from 1 to 10¹⁵. More samples make the bounds tighter.
+        error_probability: the probability that a bound fails, in (0, 1).
+        seed: any integer ≥ 0. One seed gives one answer, whatever `workers` is.
+        sampler: how to draw. "tilted" is ours, for small δ and any number of epochs; every ε has its own samples. The
+            paper's are "plain", "importance" (one epoch), "order-statistics" and "combined" (one epoch).
+        bound: the confidence bound: "kl", "bernstein", or "auto" (betting for tilted samples, else "kl").
+        orders: which order statistics to draw, for "order-statistics" and "combined": "auto", the name of one of the
+            paper's lists, or increasing numbers from 1 to the number of draws.
+        looseness: how far the bounds on one sample may be apart with `orders="auto"`, relative, > 0.
+        epsilons: increasing ε, stated before looking, for which the answers hold together. To search for ε it is
+            required: a search chooses among answers.
+        workers: the number of processes, at least 1.
+        state: a file to keep the samples in. A later run with more samples goes on from there.
+        progress: called with what is known so far.
+
+    Raises:
+        InvalidInputError: an argument is outside its range, or does not fit the sampler.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism, MonteCarlo
+        >>> run = Mechanism(BallsAndBins(steps=1000), noise_multiplier=0.35)
+        >>> bound = run.delta(10.0, method=MonteCarlo(samples=2000, seed=1))
+        >>> bound.lower < run.delta(10.0).value < bound.upper, bound.kind, bound.confidence
+        (True, 'sampled', 0.999)
     """
 
     samples: int = 100_000
