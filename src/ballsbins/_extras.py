@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 from ballsbins.errors import MissingExtraError
 
@@ -14,3 +15,16 @@ def load(module: str, *, feature: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as missing:
         raise MissingExtraError(feature, extra) from missing
+
+
+class Later:
+    """A module of an optional part, imported when something of it is first used."""
+
+    def __init__(self, module: str, *, feature: str, extra: str) -> None:
+        """Name the module, what needs it, and the extra that installs it."""
+        self._module, self._feature, self._extra = module, feature, extra
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by pickle and copy, which must not load anything
+            raise AttributeError(name)
+        return getattr(load(self._module, feature=self._feature, extra=self._extra), name)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins.batch_files.build import Report, Reporter, sorted_batches
 from ballsbins.batch_files.build_plan import BuildPlan, plan_build
 from ballsbins.batch_files.epoch_directory import new_file
@@ -33,6 +33,9 @@ from ballsbins.samplers.base import check_epoch
 if TYPE_CHECKING:
     import pyarrow as pa
 
+arrow = Later("pyarrow", feature="Writing assignments", extra="data")
+parquet = Later("pyarrow.parquet", feature="Writing assignments", extra="data")
+
 POSITION, EPOCH, BATCH = "position", "epoch", "batch"
 RUN_METADATA = b"ballsbins.run"
 _ROW_GROUP = 1 << 18
@@ -43,7 +46,6 @@ class Positions(Inputs):
 
     def __init__(self, num_examples: int) -> None:
         """Take the number of rows."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         self.files, self._rows = (), num_examples
         self.schema: pa.Schema = arrow.schema([arrow.field(POSITION, arrow.int64())])
 
@@ -67,12 +69,10 @@ class Positions(Inputs):
 
     def sample(self) -> pa.Table:
         """The first of them."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         return arrow.table([arrow.array(np.arange(min(self._rows, _ROW_GROUP)))], schema=self.schema)
 
     def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Give some at a time."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         for begin in range(0, self._rows, rows):
             numbers = np.arange(begin, min(begin + rows, self._rows))
             yield 8 * (begin + len(numbers)), arrow.record_batch([arrow.array(numbers)], schema=self.schema)
@@ -154,7 +154,6 @@ def assign(
         >>> pq.read_table("assignment.parquet").column_names
         ['position', 'epoch', 'batch']
     """
-    parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)
     run_key = key.for_run()
     schema = assignment_schema(plan, run_key)
@@ -182,7 +181,6 @@ def checked_epochs(epochs: Sequence[int]) -> list[int]:
 
 def assignment_schema(plan: BuildPlan, run_key: Key) -> pa.Schema:
     """The columns of an assignment: what names a row, the epoch and the batch. Its metadata has the id of the run."""
-    arrow = load("pyarrow", feature="Writing assignments", extra="data")
     return arrow.schema(
         [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())],
         metadata={RUN_METADATA: str(run_key.run)},
@@ -192,7 +190,6 @@ def assignment_schema(plan: BuildPlan, run_key: Key) -> pa.Schema:
 def _epoch_of(
     plan: BuildPlan, key: Key, epoch: int, scratch: Path, reporter: Reporter, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    arrow = load("pyarrow", feature="Writing assignments", extra="data")
 
     def finished(table: pa.Table, steps: Any) -> pa.Table:
         columns = [
@@ -228,7 +225,6 @@ def require_numbered(plan: BuildPlan) -> None:
 
 
 def _poisson(plan: BuildPlan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
-    arrow = load("pyarrow", feature="Writing assignments", extra="data")
     waiting: list[Any] = []
     steps: list[int] = []
     held = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins.batch_files.build_plan import BuildPlan
 from ballsbins.batch_files.epoch_directory import complete_epochs, new_epoch, prepare_directory, read_manifest
 from ballsbins.batch_files.format import Manifest, stored_epoch
@@ -30,6 +30,8 @@ from ballsbins.samplers.base import check_epoch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Batching tables", extra="data")
 
 _READING_SHARE = 0.45  # of the time of an epoch, measured; the rest is sorting and writing
 
@@ -211,7 +213,6 @@ def sorted_batches(
     sort = BucketSort(scratch, plan.inputs.schema, plan.memory)
     rows = _placed_rows(plan, row_order, reporter)
     files = sort.scatter(rows, 0, row_order.num_places, plan.scratch_bytes)
-    arrow = load("pyarrow", feature="Batching tables", extra="data")
     arrow.default_memory_pool().release_unused()
     return row_order.arrange(sort.buckets(files))
 
@@ -236,7 +237,6 @@ def joined(inputs: Inputs, rows: int, chunk_bytes: int) -> Iterator[tuple[int, p
 
     Gives (bytes of the files read so far, about; a chunk). Small chunks would make small pieces of buckets.
     """
-    arrow = load("pyarrow", feature="Batching tables", extra="data")
     waiting: list[Any] = []
     held, read_bytes = 0, 0
     for read_bytes, batch in inputs.read(rows):

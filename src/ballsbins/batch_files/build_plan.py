@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ballsbins import __version__
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins.batch_files.format import WEIGHT_COLUMN, Manifest
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
@@ -22,6 +22,9 @@ from ballsbins.batch_files.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError, SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Key, Sampler, new_key
+
+arrow = Later("pyarrow", feature="Batching tables", extra="data")
+parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
 _PART_BYTES = 256 * 2**20
@@ -189,8 +192,6 @@ class Trial:
     @staticmethod
     def run(inputs: Inputs, compression: str, identity: IdentityColumn | None) -> Trial:
         """Read the first rows, hash their names, take them in a random order, write a bucket and Parquet."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
-        parquet = load("pyarrow.parquet", feature="Batching tables", extra="data")
 
         def write(table: Any) -> int:
             order = arrow.array(np.random.default_rng(0).permutation(table.num_rows))

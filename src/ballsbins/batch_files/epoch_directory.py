@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins._files import PRIVATE, sync
 from ballsbins.batch_files.format import DIRECTORY_MODE, MANIFEST_NAME, Manifest, epoch_name, epoch_number
 from ballsbins.errors import DataError, SecretError
+
+arrow = Later("pyarrow", feature="Writing batch files", extra="data")
 
 try:
     import fcntl
@@ -177,7 +179,6 @@ def _removing(directory: Path) -> Iterator[None]:
 @contextmanager
 def writing(directory: Path) -> Iterator[None]:
     """Turn what goes wrong while writing into an error that names where."""
-    arrow = load("pyarrow", feature="Writing batch files", extra="data")
     try:
         yield
     except (OSError, arrow.ArrowException) as error:

@@ -11,11 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ballsbins._extras import load
+from ballsbins._extras import Later, load
 from ballsbins.errors import DataError, InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Reading tables", extra="data")
+parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 
 _KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
@@ -74,7 +77,6 @@ class Inputs:
     def count(self) -> int:
         """The number of rows: from the footers of Parquet files; text files are read once for it."""
         if self.is_parquet:
-            parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
             total = 0
             for file in self.files:
                 with naming(file), file.filesystem.open_input_file(file.path) as source:
@@ -88,7 +90,6 @@ class Inputs:
         """The bytes of a row, unpacked, in the widest row group that a footer tells of; 0 where none does."""
         if not self.is_parquet:
             return 0.0
-        parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
         widest = 0.0
         for file in self.files:
             with naming(file), file.filesystem.open_input_file(file.path) as source:
@@ -125,7 +126,6 @@ class Inputs:
 
     def sample(self) -> pa.Table:
         """The first rows, to judge how large and how costly rows are: some ten thousands, fewer if they are wide."""
-        arrow = load("pyarrow", feature="Reading tables", extra="data")
         taken: list[Any] = []
         rows = held = 0
         at_once = min(_SAMPLE_READ, _SAMPLE_BYTES // (8 * self.stored_row_bytes + 1))
@@ -147,7 +147,6 @@ class Inputs:
     def _read_file(self, file: File, rows: int, before: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         names = self.schema.names
         if file.kind == "parquet":
-            parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
             with file.filesystem.open_input_file(file.path) as source:
                 opened = parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
                 done, total = 0, max(opened.metadata.num_rows, 1)
@@ -186,7 +185,6 @@ class Inputs:
 
         The types of text are guessed from the first file that has values, and hold for all.
         """
-        arrow = load("pyarrow", feature="Reading tables", extra="data")
         known = {name: _type_of(name, kind) for name, kind in self.csv.types.items()}
         common: dict[str, Any] = {}
         for file in self.files:
@@ -212,7 +210,6 @@ class Inputs:
     def _schema_of(self, file: File, types: Mapping[str, Any]) -> pa.Schema:
         with naming(file):
             if file.kind == "parquet":
-                parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
                 with file.filesystem.open_input_file(file.path) as source:
                     return parquet.read_schema(source).remove_metadata()
             with file.filesystem.open_input_stream(file.path) as source:
@@ -265,7 +262,6 @@ def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = Non
 
 
 def _type_of(column: str, name: str) -> Any:
-    arrow = load("pyarrow", feature="Reading tables", extra="data")
     try:
         return arrow.type_for_alias(name)
     except ValueError:
@@ -276,7 +272,6 @@ def _type_of(column: str, name: str) -> Any:
 
 def _files_at(address: str) -> list[File]:
     fs = load("pyarrow.fs", feature="Reading tables", extra="data")
-    arrow = load("pyarrow", feature="Reading tables", extra="data")
     scheme = f"{address.split('://', maxsplit=1)[0]}://" if "://" in address else ""
     try:
         if scheme:
@@ -331,7 +326,6 @@ def _kind_of(path: str) -> str | None:
 
 def _movable(entry: pa.Field, file: File) -> pa.Field:
     """The column of a type whose rows Arrow can put in another order, and whose files can be joined."""
-    arrow = load("pyarrow", feature="Reading tables", extra="data")
     types, kind = arrow.types, entry.type
     if types.is_dictionary(kind) and kind.index_type.bit_width < 32:  # other files may have more values
         kind = arrow.dictionary(arrow.int32(), kind.value_type, kind.ordered)
@@ -375,7 +369,6 @@ def _missing_column(name: str, file: File, known: Sequence[str], has_it: File | 
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str], file: File) -> pa.Schema:
-    arrow = load("pyarrow", feature="Reading tables", extra="data")
     for name in columns:
         if name not in schema.names:
             raise _missing_column(name, file, schema.names)
@@ -385,7 +378,6 @@ def _selected(schema: pa.Schema, columns: Sequence[str], file: File) -> pa.Schem
 @contextmanager
 def naming(file: File) -> Iterator[None]:
     """Turn what goes wrong with a file into an error that names it."""
-    arrow = load("pyarrow", feature="Reading tables", extra="data")
     try:
         yield
     except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:

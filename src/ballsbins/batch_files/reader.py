@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins import _check
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins.batch_files.epoch_directory import complete_epochs, read_manifest, require_private
 from ballsbins.batch_files.format import (
     MANIFEST_NAME,
@@ -32,6 +32,9 @@ from ballsbins.samplers.physical import check_rank, filled
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Reading batch files", extra="data")
+parquet = Later("pyarrow.parquet", feature="Reading batch files", extra="data")
 
 _AHEAD = 1  # row groups that are read before they are asked for
 
@@ -194,7 +197,6 @@ class _Epoch:
 
     def row_groups(self, start: int) -> Iterator[_RowGroup]:
         """Give the row groups from batch `start` on to the end of the epoch."""
-        parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
         per_file = self.manifest.batches_per_file
         for part in range(self.manifest.part_of(start), self.manifest.num_parts):
             path = self.directory / part_name(part)
@@ -219,7 +221,6 @@ class _Epoch:
 def _batches(
     epoch: _Epoch, start: int, share: tuple[int, int], columns: list[str] | None
 ) -> Iterator[pa.Table]:
-    arrow = load("pyarrow", feature="Reading batch files", extra="data")
     rank, ranks = share
     stream = _read_ahead(epoch.row_groups(start), columns)
     try:
@@ -245,7 +246,6 @@ def _batches(
 
 def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
     """A table of no rows with the schema of the files."""
-    parquet = load("pyarrow.parquet", feature="Reading batch files", extra="data")
     with _naming(epoch.directory / part_name(0)):
         schema = parquet.read_schema(epoch.directory / part_name(0))
     if schema.names != [name for name, _ in epoch.manifest.columns]:
@@ -272,7 +272,6 @@ class _RowGroup(NamedTuple):
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Turn what goes wrong with a part into an error that names it."""
-    arrow = load("pyarrow", feature="Reading batch files", extra="data")
     try:
         yield
     except (OSError, arrow.ArrowException) as error:

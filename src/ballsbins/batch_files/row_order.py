@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins._extras import load
+from ballsbins._extras import Later, load
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import BallsAndBins, Deterministic, Key, Sampler, Shuffle
 from ballsbins.samplers.even_batches import break_ties
@@ -24,6 +24,9 @@ from ballsbins.samplers.physical import truncate
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Batching tables", extra="data")
+compute = Later("pyarrow.compute", feature="Batching tables", extra="data")
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,6 @@ class IdentityColumn:
 
     def of(self, table: pa.RecordBatch | pa.Table, start: int) -> Identities:
         """The identities of the rows of a table that begins at position `start`."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
-        compute = load("pyarrow.compute", feature="Batching tables", extra="data")
         column = table.column(self.name)
         if isinstance(column, arrow.ChunkedArray):
             column = column.combine_chunks()
@@ -82,7 +83,6 @@ class Identities:
 
     def sorted(self) -> NDArray[np.int64]:
         """The rows in ascending order of their bytes."""
-        compute = load("pyarrow.compute", feature="Batching tables", extra="data")
         order: NDArray[np.int64] = compute.array_sort_indices(self.values).to_numpy().astype(np.int64)
         return order
 
@@ -92,7 +92,6 @@ class Identities:
         Equal bytes give equal bins. So in rows that are sorted by bin and then by bytes, as a bucket is, equals are
         neighbours, and looking at each bucket alone finds every pair of a table that never was in memory as a whole.
         """
-        compute = load("pyarrow.compute", feature="Batching tables", extra="data")
         if len(order) < 2:
             return
         ordered = self.values.take(order)

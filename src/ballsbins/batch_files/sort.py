@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins import _check
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins.batch_files.row_order import Bucket
 from ballsbins.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Batching tables", extra="data")
 
 DEFAULT_MEMORY = 10**9
 _LEAST = 300 * 10**6
@@ -114,7 +116,6 @@ class BucketSort:
 
     def __init__(self, directory: Path, schema: pa.Schema, memory: Memory) -> None:
         """`schema` is that of the rows; two more columns are kept for their positions and places."""
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         extra = [arrow.field("position", arrow.int64()), arrow.field("place", arrow.uint32())]
         self._directory, self._memory = directory, memory
         self._schema, self._spilled = schema, arrow.schema([*schema, *extra])
@@ -157,7 +158,6 @@ class BucketSort:
         begin: int,
         width: int,
     ) -> None:
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         columns = [*batch.columns, arrow.array(positions), arrow.array(places)]
         whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled)
         numbers = np.zeros(len(places), dtype=np.uint16)  # of the file that a row goes to
@@ -174,7 +174,6 @@ class BucketSort:
             file.bytes = file.writer.tell()
 
     def _read(self, file: _SpillFile) -> Iterator[Placed]:
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         if not file.bytes:
             return
         with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
@@ -192,7 +191,6 @@ class BucketSort:
                 yield _placed(arrow.concat_batches(waiting))
 
     def _load(self, file: _SpillFile) -> Bucket:
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         if file.bytes > self._memory.largest_bucket:
             raise InvalidInputError(
                 "the memory limit",
@@ -213,7 +211,6 @@ class _StreamFile:
     """A file of record batches."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        arrow = load("pyarrow", feature="Batching tables", extra="data")
         self._sink = arrow.OSFile(str(path), "wb")
         self._writer = arrow.ipc.new_stream(self._sink, schema)
 

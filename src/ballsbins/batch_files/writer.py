@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins._extras import load
+from ballsbins._extras import Later
 from ballsbins._files import PRIVATE, sync, write_new
 from ballsbins.batch_files.format import MANIFEST_NAME, OFFSETS_NAME, WEIGHT_COLUMN, Manifest, part_name
 from ballsbins.batch_files.row_order import Arranged
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Writing batch files", extra="data")
+parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
 # Taken at a time; of a row group, if rows are wider than the first.
 _MOST_ROWS, _MOST_BYTES = 1 << 15, 1 << 25
@@ -69,13 +72,11 @@ class PartsWriter:
 
     def abandon(self) -> None:
         """Let go of the open file, if any, whatever is wrong with it: an error is on its way already."""
-        arrow = load("pyarrow", feature="Writing batch files", extra="data")
         if self._file is not None:
             with suppress(OSError, arrow.ArrowException):
                 self._file.close()
 
     def _open(self, part: int) -> None:
-        parquet = load("pyarrow.parquet", feature="Writing batch files", extra="data")
         if self._file is None:
             # in a random order, statistics do not help to find a row
             self._file = parquet.ParquetWriter(
@@ -86,7 +87,6 @@ class PartsWriter:
             )
 
     def _add(self, table: pa.Table, order: NDArray[np.int64]) -> None:
-        arrow = load("pyarrow", feature="Writing batch files", extra="data")
         begin = 0
         while begin < len(order):
             room = self._rows_per_group - sum(piece.num_rows for piece in self._waiting)
@@ -97,7 +97,6 @@ class PartsWriter:
                 self._flush()
 
     def _flush(self) -> None:
-        arrow = load("pyarrow", feature="Writing batch files", extra="data")
         if self._waiting:
             table = arrow.concat_tables(self._waiting)
             self._file.write_table(table, row_group_size=table.num_rows)
@@ -113,7 +112,6 @@ class PartsWriter:
 
 def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
     """The schema of the files: that of the input, with a weight if batches are padded."""
-    arrow = load("pyarrow", feature="Writing batch files", extra="data")
     if not padded:
         return schema
     columns = [entry if zero(entry.type).null_count == 0 else entry.with_nullable(True) for entry in schema]
@@ -122,7 +120,6 @@ def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
 
 def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
     """Fill every batch up to `size` with rows of weight 0, behind the real ones; give some batches at a time."""
-    arrow = load("pyarrow", feature="Writing batch files", extra="data")
     table = batches.table
     blank = arrow.table([zero(entry.type) for entry in table.schema], names=table.schema.names)
     nullable = arrow.schema([entry.with_nullable(True) for entry in table.schema])
@@ -144,7 +141,6 @@ def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
 
 def zero(kind: pa.DataType) -> pa.Array:
     """One value of a type that stands for nothing: 0, the empty text or list; missing where there is neither."""
-    arrow = load("pyarrow", feature="Writing batch files", extra="data")
     if arrow.types.is_fixed_size_binary(kind):
         return arrow.array([bytes(kind.byte_width)], kind)
     values: tuple[Any, ...] = (0, False, "", b"", [])

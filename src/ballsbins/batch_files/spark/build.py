@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ballsbins import _check
-from ballsbins._extras import load
+from ballsbins._extras import Later, load
 from ballsbins._files import write_new
 from ballsbins.batch_files.assignments import assignment_schema, checked_epochs, require_numbered
 from ballsbins.batch_files.build import Report, Reporter, begin_epoch
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ballsbins.batch_files.spark.part_writer import Written
+
+arrow = Later("pyarrow", feature="Writing assignments", extra="data")
+parquet = Later("pyarrow.parquet", feature="Writing assignments", extra="data")
 
 
 def build(
@@ -119,7 +122,6 @@ def assign(
     Raises:
         DataError: Spark failed, or the file exists.
     """
-    parquet = load("pyarrow.parquet", feature="Writing assignments", extra="data")
     numbers = checked_epochs(epochs)
     run_key = key.for_run()
     schema = assignment_schema(plan, run_key)
@@ -153,7 +155,6 @@ def _manifest(plan: BuildPlan, key: Key, epoch: int, per_file: int) -> Manifest:
 
 
 def _append(file: Any, part: Any, epoch: int, steps: Any, schema: Any) -> None:
-    arrow = load("pyarrow", feature="Writing assignments", extra="data")
     begin = 0
     for rows in part.iter_batches(1 << 18):
         end = begin + rows.num_rows
