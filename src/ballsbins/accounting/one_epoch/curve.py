@@ -68,6 +68,7 @@ class ExactCurve(Curve):
         self._interpolants = {
             way: Interpolant(partial(self._directly, direction=way), _MISS) for way in DIRECTIONS
         }
+        self._known: dict[Direction, dict[float, tuple[float, float]]] = {way: {} for way in DIRECTIONS}
         # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
         self._end: tuple[float, float] | None = None
 
@@ -262,6 +263,18 @@ class ExactCurve(Curve):
         return np.minimum(bound, 0.0)
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
+        """log δ and its absolute error (∞: unknown) for ε ≥ 0. A question that is repeated has the same answer.
+
+        Contours are kept, and one that was built for a later question might serve an earlier one in other last bits.
+        """
+        known = self._known[direction]
+        new = np.unique([e for e in epsilon.tolist() if e not in known])
+        if new.size:
+            known |= zip(new.tolist(), zip(*self._computed(new, direction), strict=True), strict=True)
+        value, error = np.array([known[e] for e in epsilon.tolist()]).reshape(-1, 2).T
+        return value, error
+
+    def _computed(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error (∞: unknown) for ε ≥ 0."""
         value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         possible = ~self._vanishes(epsilon, direction)
