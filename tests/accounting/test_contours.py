@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from ballsbins.accounting.curve import ADD, REMOVE
+from ballsbins.accounting.one_epoch import cut
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.call import CutLattice, LiftContour
 from ballsbins.accounting.one_epoch.contours import PutContour
 from ballsbins.accounting.one_epoch.curve import ExactCurve
-from ballsbins.accounting.one_epoch.quadrature import Strikes, gauss_error, trapezoidal_error
+from ballsbins.accounting.one_epoch.quadrature import INNER_SAFETY, Strikes, gauss_error, trapezoidal_error
 
 CASES = [
     (2, 0.3),
@@ -91,6 +92,36 @@ def test_errors_of_rules():
     assert trapezoidal_error(one, coarse, coarser) == pytest.approx([0.0, (8e-6) ** 1.4, 1.0, 2.0], rel=1e-6)
     accident = trapezoidal_error(one, one, np.array([1.002, 1.1, 1.5, 0.0]))
     assert accident == pytest.approx([(8e-6) ** 1.4, 2.5e-3, 1.0, 1.0], rel=1e-3)
+
+
+@pytest.mark.parametrize("spoiled", ["real part", "phase"])
+@pytest.mark.parametrize(("steps", "sigma"), [(1000, 0.8), (10**4, 3.0), (50, 0.5)])
+def test_a_poor_transform_on_the_cut_shows_in_the_stated_error(steps, sigma, spoiled, monkeypatch):
+    """With too few nodes for L itself, on the axis or on the descent: the probes must see both."""
+    curve = ExactCurve(((steps, sigma),))
+    epsilon = spread(curve)[20:50:3]
+    value, width = truth(curve, epsilon, REMOVE)
+    strikes = Strikes.from_log(epsilon)
+    good = CutLattice.covering(curve.basket, strikes)
+    leave = good.explore(strikes)[2]
+    coarse = (
+        {"_DESCENT": 12} if spoiled == "phase" else {"_STEP": 1.2, "_AXIS_PANEL": 8.0, "_AXIS_TURN": 12.0}
+    )
+    for name, number in coarse.items():
+        monkeypatch.setattr(cut, name, number)
+    poor = CutLattice.covering(curve.basket, strikes)
+    calm = good.log_phase < 0.0  # before the sine turns: what comes later hardly counts
+    if spoiled == "phase":
+        off, seen = np.abs(poor.log_phase - good.log_phase)[calm], poor.inner_phase
+    else:
+        off, seen = np.abs(poor.real / good.real - 1.0)[calm], poor.inner
+    assert off.max() > 1e-7
+    assert off.max() <= INNER_SAFETY * seen
+    check(poor(strikes), value, width)
+    for k in (2, 5, 8):
+        lift = LiftContour(curve.basket, strikes[k : k + 1], leave[k], good)
+        if lift.usable:
+            check(lift(strikes), value, width)
 
 
 def test_two_kinds_share_one_lattice():

@@ -37,6 +37,24 @@ def test_chernoff_is_above_every_put_and_not_far(steps, sigma):
     assert (curve.log_upper(epsilon, REMOVE) >= curve.log_delta(epsilon, REMOVE).lower).all()
 
 
+@pytest.mark.parametrize(("steps", "sigma"), [(10**12, 0.1), (10**12, 0.3), (10**9, 0.2), (5, 2.0), (3, 5.0)])
+def test_no_bound_is_below_the_best_of_all_chernoff_bounds(steps, sigma):
+    """At strikes for which a c of the table is the best one, so that nothing but its own digits is to spare."""
+    basket = Basket(((steps, sigma),))
+    log_c = np.log(0.5 / steps) + 0.5 * np.arange(2.0, 24.0)
+    with np.errstate(all="ignore"):
+        c = np.exp(log_c)
+        _, _, mean, gap, _ = basket.on_axis(c)
+        strikes = Strikes((mean + 1.0) / (steps * c), (1.0 - gap) / (steps * c))
+        exact, exact_plain = basket.exponent(c + 0j, 1.6)
+        scaled = float(steps) * c
+        drift = np.where(exact_plain == steps, strikes.k * scaled, strikes.k_minus_1 * scaled)
+        best = drift + exact.real - 1.0 - np.log(scaled)
+        bound = PutSketch(basket).log_bound(strikes)
+    assert np.isfinite(bound).all()
+    assert (bound >= best - 1e-12 * (1 + np.abs(drift) + np.abs(exact.real))).all()
+
+
 @pytest.mark.parametrize(("steps", "sigma"), CASES[1:])
 def test_rough_roots_are_close(steps, sigma):
     curve = ExactCurve(((steps, sigma),))

@@ -28,7 +28,7 @@ from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
 from ballsbins.accounting.epochs.survey import FLAT, Cumulants, Survey, spread_allowed
 from ballsbins.errors import AccuracyError
 
-# Every lattice gives bounds that hold (B27 to B33 of docs/derivation.md); these numbers only choose lattices (B34).
+# Every lattice gives bounds that hold (B27 of docs/derivation.md); these numbers only choose lattices (B34).
 MAX_NODES = 300_000  # points of one factor
 # tails below e^−1300 are not told from 0; δ below e^{−1300/1.8} = 10⁻³¹⁴ neither
 LEAST_LOG, _UNDERFLOW = -1300.0, 1.8

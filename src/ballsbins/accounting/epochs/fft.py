@@ -38,7 +38,7 @@ from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
 from ballsbins.accounting.epochs.survey import Atoms, Cumulants
 from ballsbins.errors import AccuracyError
 
-# B30 to B33: docs/derivation.md.
+# B30, …: docs/derivation.md.
 MAX_CELLS = 2**23  # of a transform: 64 MB
 _FFT = 7  # roundings per level of a transform, Higham's theorem 24.2 (B30)
 _PRODUCT = 4  # of a power of a spectrum: three per factor for complex products, and one (B30)

@@ -28,7 +28,7 @@ from ballsbins.accounting.one_epoch.transform import (
 
 FINER = 1.6  # times as many nodes for a probe (B6): with a geometric rule the error to the power 1.6
 _PROBES = 8  # points of the cut at which its values are computed again (B6)
-# `real_axis`: an error of e⁻²⁴ = 4·10⁻¹¹, enough to choose a contour; `PutSketch.log_bound` allows for 10⁻⁹ (B15).
+# `real_axis`: an error of e⁻²⁴ = 4·10⁻¹¹ of L or so, more where c is large: enough to choose a contour, no bound.
 _AXIS_ERROR, _AXIS_STRIP = 24.0, 8.0
 _AXIS_GONE = 60.0  # cZ at which e^{−cZ} has gone
 _LARGEST_ARGUMENT = 1e300  # of W₀, short of the end of the doubles
@@ -103,7 +103,8 @@ def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
     """log L (+ c where centred), whether centred, mean of cZ, c − mean and variance of cZ at some real c > 0.
 
     Mean and variance are those under the density tilted by e^{−cZ}: the derivatives of log L in log c. Neither the
-    mean nor its distance from c can be had from the other in doubles. The relative error is about 10⁻¹⁰.
+    mean nor its distance from c can be had from the other in doubles. The error of L is about 10⁻¹⁰ of it, and up to
+    10⁻³·|log L| where c is so large that the integrand is narrower than the step: good enough to place a contour.
     """
     s = 1.0 / sigma
     x1 = -sigma * lambertw(np.minimum(c * s * s * np.exp(-0.5 * s * s), _LARGEST_ARGUMENT)).real

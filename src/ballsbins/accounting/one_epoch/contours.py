@@ -28,7 +28,7 @@ from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Re
 # Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
 # exponent's curvature in log ω is large); bends hasten slow decay.
 _BENDS = (0.3, 0.0, 0.6, 0.9)
-_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)
+_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)  # the same, for those
 _STRAIGHT = 20.0  # the curvature from which the straight line is tried first: a choice
 _GOOD_SCORE = 7.0  # of a path that need not be compared with others: a choice
 _FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6: a choice

@@ -23,7 +23,7 @@ _ORDERS = np.arange(4.0)[:, None]  # of moments
 # are made together end. The first ones are the puts that matter; the last reach the end of the doubles.
 _FINE, _GROWTH, _FINE_STEPS, _GROWING_STEPS, _BLOCKS = 0.5, 1.15, 47, 38.0, [24, 36, 48, 60, 70]
 _LAST_GAP = 0.1  # the last two points are not closer than this
-_SAFETY = 1e-9  # more than the relative error of the transform on the real axis (B15 of docs/derivation.md)
+_SAFETY = 1e-9  # far more than the relative rounding of Chernoff's bound (B15 of docs/derivation.md)
 _LOWEST = -1000.0  # a bound on log δ below which none better is looked for
 _SAFE_EXPONENT = 600.0  # e⁶⁰⁰ times some other moment is a double
 _LEAST_VARIANCE, _LEAST_SKEWNESS = 1e-300, 1e-5  # against 0/0; with less skewness a log-normal is a Gaussian
@@ -118,6 +118,9 @@ class PutSketch:
         log_c = np.log(0.5 / self._t) + np.concatenate([[0.0], np.cumsum(steps)])
         log_c = np.append(log_c[log_c < LARGEST_LOG_SADDLE - _LAST_GAP], LARGEST_LOG_SADDLE)
         self._ahead = [part for part in np.split(log_c, _BLOCKS) if part.size]
+        self._exact: dict[
+            int, tuple[float, float]
+        ] = {}  # what `Basket.exponent` has at some rows of the table
         self._fill(np.empty((7, 0)))
 
     def _fill(self, known: Real) -> None:
@@ -156,19 +159,32 @@ class PutSketch:
     def log_bound(self, strikes: Strikes) -> Real:
         """An upper bound on log put(K): (K−S)₊ ≤ e^{cT(K−S)}/(e·cT) for every c > 0.
 
-        The table is not extended for bounds that are very low already.
+        The table only finds a good c, and is not extended for bounds that are very low already. At that c the bound
+        is computed with all digits: those of the table are too few where T or c is large.
         """
         while True:
             log_c, transform, plain = self._table[:3]
-            scaled = self._t * np.exp(log_c)
-            drift = drift_of(self._basket.size, strikes, plain, scaled)
-            size = 1.0 + np.abs(drift) + np.abs(transform)
-            bounds = drift + transform - 1.0 - np.log(scaled) + _SAFETY * size
-            best = np.where(np.isfinite(bounds), bounds, np.inf).min(axis=1)
+            bounds = self._chernoff(strikes, log_c, transform, plain)
+            best = np.where(np.isfinite(bounds), bounds, np.inf)
             if (
                 not self._ahead
-                or (best - np.log(strikes.k)).max() < _LOWEST
+                or (best.min(axis=1) - np.log(strikes.k)).max() < _LOWEST
                 or self._table[3, -1] < strikes.k.min()
             ):
-                return np.asarray(best, dtype=np.float64)
+                break
             self._fill(self._table)
+        rows, at = np.unique(best.argmin(axis=1), return_inverse=True)
+        new = [int(row) for row in rows if int(row) not in self._exact]
+        if new:
+            values = self._basket.exponent(np.exp(log_c[new]) + 0j)
+            self._exact |= {row: (v.real, p) for row, v, p in zip(new, *values, strict=True)}
+        exact = np.array([self._exact[int(row)] for row in rows]).T
+        found = self._chernoff(strikes, log_c[rows], *exact)[np.arange(len(strikes.k)), at]
+        return np.where(np.isnan(found), np.inf, found)
+
+    def _chernoff(self, strikes: Strikes, log_c: Real, transform: Real, plain: Real) -> Real:
+        """The logarithm of the bound for every strike (row) and c (column), with more than its rounding (B15)."""
+        scaled = self._t * np.exp(log_c)
+        drift = drift_of(self._basket.size, strikes, plain, scaled)
+        size = 1.0 + np.abs(drift) + np.abs(transform)
+        return np.asarray(drift + transform - 1.0 - np.log(scaled) + _SAFETY * size, dtype=np.float64)
