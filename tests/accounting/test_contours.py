@@ -83,8 +83,19 @@ def test_lattices_and_lifts(steps, sigma):
     assert served >= 3
 
 
+def test_a_lattice_that_has_only_begun_to_converge_says_so():
+    """Its distance to every second node is 5·10⁻⁵, and its error not the square of that."""
+    curve = ExactCurve(((1000, 0.8),))
+    epsilon = spread(curve)[20:50:3]
+    value, width = truth(curve, epsilon, REMOVE)
+    strikes = Strikes.from_log(epsilon)
+    estimate = CutLattice.covering(curve.basket, strikes)(strikes)
+    check(estimate, value, width)
+    assert ((estimate.error > 1e-5) & (estimate.error < 1e-3)).any()
+
+
 def test_errors_of_rules():
-    """A power of the distance seen; two sums that agree by accident are not believed when the third does not."""
+    """A power of a small distance; two sums that agree by accident are not believed when the third does not."""
     one = np.ones(4)
     coarse = np.array([1.0, 1.0 + 1e-6, 1.05, 3.0])
     assert gauss_error(one, coarse) == pytest.approx([0.0, (8e-6) ** 1.25, 1.0, 2.0], rel=1e-6)

@@ -26,6 +26,9 @@ BEYOND = 16.0  # what lies beyond the end of a path is less than so many times i
 # The error of a rule at a distance d from a coarser one counts as (8d)^power, at most d; more if d is not small.
 _DISTANCE_SAFETY = 8.0
 _TRAPEZOIDAL_POWER, _TRAPEZOIDAL_CLOSE = 1.4, 1e-2  # halving the step squares the error: power 2 (B9)
+_SETTLED = (
+    1e-5  # d up to which the trapezoidal rule is seen to converge like that; up to 10⁻² the error is d (B9)
+)
 _GAUSS_POWER, _GAUSS_CLOSE = 1.25, 1e-4  # 20 nodes against 12: power 20/12 = 1.67 (B10)
 
 
@@ -130,14 +133,9 @@ def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | N
         if shifted is not None:
             square = square + (shifted / fine - 1.0) ** 2
         d = np.maximum(np.abs(coarse / fine - 1.0), square / 4)
-    return np.asarray(
-        np.where(
-            d < _TRAPEZOIDAL_CLOSE,
-            np.minimum((_DISTANCE_SAFETY * d) ** _TRAPEZOIDAL_POWER, d),
-            np.maximum(d, 1.0),
-        ),
-        dtype=np.float64,
-    )
+    squared = np.minimum((_DISTANCE_SAFETY * d) ** _TRAPEZOIDAL_POWER, d)
+    rough = np.where(d < _TRAPEZOIDAL_CLOSE, d, np.maximum(d, 1.0))
+    return np.asarray(np.where(d < _SETTLED, squared, rough), dtype=np.float64)
 
 
 def gauss_error(fine: Real, coarse: Real) -> Real:
