@@ -17,28 +17,6 @@ PLAIN = {0.0, 0.5, 1.0, 2.0, 1j, 2j}
 LARGEST_PLAIN_INTEGER = 9
 FEW_ROUNDINGS = {1, 2}
 
-# Not yet: this list may only shrink.
-LATER = {
-    "curve.py",
-    "epochs/curve.py",
-    "epochs/jumps.py",
-    "epochs/lines.py",
-    "epochs/moments.py",
-    "epochs/poisson_moments.py",
-    "epochs/saddles.py",
-    "monte_carlo/confidence.py",
-    "monte_carlo/kernel.py",
-    "monte_carlo/levels.py",
-    "monte_carlo/method.py",
-    "monte_carlo/order_statistics.py",
-    "monte_carlo/orders.py",
-    "monte_carlo/run.py",
-    "monte_carlo/state.py",
-    "monte_carlo/tilted.py",
-    "monte_carlo/tilted_add.py",
-    "search.py",
-}
-
 FILES = sorted(str(path.relative_to(ACCOUNTING)) for path in ACCOUNTING.rglob("*.py"))
 
 
@@ -95,7 +73,7 @@ def bare_constants(source):
     return bare
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name not in LATER])
+@pytest.mark.parametrize("name", FILES)
 def test_every_number_has_a_name_and_a_reason(name):
     source = (ACCOUNTING / name).read_text(encoding="utf-8")
     complaints = [
@@ -107,14 +85,6 @@ def test_every_number_has_a_name_and_a_reason(name):
         for line in bare_constants(source)
     ]
     assert not complaints, "\n".join(complaints)
-
-
-def test_files_that_are_done_are_taken_off_the_list():
-    missing = LATER - set(FILES)
-    assert not missing, f"no such file: {sorted(missing)}"
-    sources = {name: (ACCOUNTING / name).read_text(encoding="utf-8") for name in LATER}
-    done = [name for name, source in sources.items() if not unnamed(source) + bare_constants(source)]
-    assert not done, f"take off the list in {Path(__file__).name}: {sorted(done)}"
 
 
 def test_the_check_sees_what_it_should():

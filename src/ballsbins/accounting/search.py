@@ -28,7 +28,10 @@ _MOST_ROUNDS = 100
 _USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
 _BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
 _AROUND = np.array([-1.0, 0.0, 1.0])
-_TENTHS = np.array([0.01, 0.1, 0.5])
+_TENTHS = np.array([0.01, 0.1, 0.5])  # of the right end, where the left one is 0
+_PAST_WIDTH = (
+    1.5  # times the curve's own error, as a distance in ε: there both sides of a root are told apart
+)
 _QUARTERS = np.array([0.25, 0.5, 0.75])  # of a bracket
 _LEFT, _RIGHT = (
     np.array([0.0, 0.125, 0.5]),
@@ -135,7 +138,7 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
             return root
         left, right = left[open_], right[open_]
         points, close = _next_points(
-            table, side, targets[open_], left, right, right - left > 0.25 * before[open_]
+            table, side, targets[open_], left, right, right - left > before[open_] / 4
         )
         before[open_] = right - left
         table.ask(np.clip(points, 0.0, LARGEST_EPSILON).ravel())
@@ -159,7 +162,7 @@ def _next_points(
         a = np.where(np.isneginf(left), 0.5 * right, left)
         b = np.where(np.isposinf(right), 2.0 * np.maximum(left, table.scale), right)
         x, miss, slope, width = _interpolated(table, side, targets)
-        near = np.clip(1.5 * width / slope, _FINEST * x, _COARSEST * x)
+        near = np.clip(_PAST_WIDTH * width / slope, _FINEST * x, _COARSEST * x)
         last = miss <= _HIT * near
         beyond = np.where(
             np.isneginf(left),
@@ -179,7 +182,7 @@ def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
     even = a[:, None] + (b - a)[:, None] * _QUARTERS
     quarters = a[:, None] * (b / a)[:, None] ** _QUARTERS
     steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
-    points = np.where((b > 4.0 * a)[:, None], steep, even)
+    points = np.where((b > 4 * a)[:, None], steep, even)
     points = np.where(np.isneginf(left)[:, None], right[:, None] * _LEFT, points)
     points = np.where(np.isposinf(right)[:, None], b[:, None] * _RIGHT, points)
     return np.asarray(points, dtype=np.float64)
@@ -224,7 +227,7 @@ def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
     left, right = table.bracket(_LOWER, targets)[0], table.bracket(_UPPER, targets)[1]
     for side, found in ((_UPPER, right), (_LOWER, left)):
         with np.errstate(invalid="ignore"):
-            loose = ~(np.abs(found - value) <= 4.0 * _COARSEST * value)
+            loose = ~(np.abs(found - value) <= 4 * _COARSEST * value)
         loose &= ~((found == value) | (np.isneginf(found) & (value == 0.0)))
         if loose.any():
             root = _roots(table, side, targets[loose])

@@ -12,7 +12,18 @@ from typing import Protocol
 
 import numpy as np
 
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.curve import (
+    ADD,
+    DIRECTIONS,
+    REMOVE,
+    SEVERAL,
+    Array,
+    Curve,
+    Direction,
+    Interval,
+    U,
+    other,
+)
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.lines import Lines, NoLine
 from ballsbins.accounting.epochs.moments import TINY, Moments
@@ -62,7 +73,7 @@ class ProductCurve(Curve):
     @property
     def scale(self) -> float:
         """An ε of the size that matters."""
-        return 4.0 * self._product(REMOVE).deviation
+        return 4 * self._product(REMOVE).deviation
 
     def _product(self, direction: Direction, *, sketch: bool = False) -> Product:
         if (direction, sketch) not in self._products:
@@ -104,7 +115,7 @@ class ProductCurve(Curve):
         """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
         size, back = np.unique(epsilon, return_inverse=True)
         rows = self._increasing(size, direction)[:, back]
-        error = 8 * U
+        error = SEVERAL * U
         return Interval(rows[0] - error, rows[1], np.minimum(rows[2] + error, 0.0))
 
     def _increasing(self, epsilon: Array, direction: Direction) -> Array:

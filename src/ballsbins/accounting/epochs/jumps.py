@@ -37,7 +37,7 @@ class Split:
     @classmethod
     def beyond(cls, until: float) -> Split:
         """A step that begins there and leaves nothing beyond some five times as much."""
-        return cls(3.0 * until, until / 3.0, until)
+        return cls(3 * until, until / 3, until)
 
     def log_body(self, k: Array) -> Array:
         """Log χ(k)."""

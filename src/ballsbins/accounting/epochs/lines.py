@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins.accounting.curve import Array, U
+from ballsbins.accounting.curve import SEVERAL, Array, U
 from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
 from ballsbins.accounting.one_epoch.transform import complex_log1p
 
@@ -70,14 +70,14 @@ class Line:
         unit = self.scale + (1.0 - self.c) * k
         total, growth = self._sum(self.integrand, self.period, k)
         half, _ = self._sum(self.integrand[:, ::2], 0.5 * self.period, k)
-        error = self.slack + U * (self.weight * (4.0 + np.abs(unit)) + self.turning * np.abs(k))
+        error = self.slack + U * (self.weight * (4 + np.abs(unit)) + self.turning * np.abs(k))
         if self.parity:
             with np.errstate(over="ignore", invalid="ignore"):
                 images, more = (
                     self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
                 )
             total, half = total - images, half - more
-            error = error + 8.0 * U * np.abs(images)
+            error = error + SEVERAL * U * np.abs(images)
         with np.errstate(divide="ignore", invalid="ignore"):
             d = np.abs(half / total - 1.0)
             error = error + np.abs(total) * np.minimum(np.where(np.isnan(d), 1.0, d), 1.0)
@@ -182,7 +182,7 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
     stop = int(gone[0]) if gone.size else u.size
     beyond = float(later[stop - 1]) * float(y[-1]) / math.pi if gone.size == 0 else 0.0
     with np.errstate(over="ignore"):
-        off = sizes * np.minimum(spread + U * (8.0 + 2.0 * np.abs(log_m)), 2.0)
+        off = sizes * np.minimum(spread + U * (SEVERAL + 2.0 * np.abs(log_m)), 2.0)
     slack = step / math.pi * float(off[:stop].sum()) + beyond + ends
     terms, sizes = np.stack([terms, growth])[:, :stop], sizes[:stop]
     terms[:, 0] *= 0.5

@@ -39,6 +39,7 @@ SPREAD = 2.5  # of a Gaussian, ½E|X| is 0.4 deviations: its inverse
 LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that is to be a double
 TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
 _LEVEL, _STEADY = 1e-3, 1e-6  # changes of a logarithm over a cell below which the mean of both ends will do
+_SERIES = 0.25  # |x| up to which seven terms of the series of log(x/sinh x) have all digits
 _NO_LONGER = 0.2  # an error that falls by less than this factor has come down to rounding
 _POWER = 1.4  # of the distance of two trapezoidal sums that bounds the error of the finer
 
@@ -67,13 +68,13 @@ class Grid:
 
     def lattice(self, h: float) -> tuple[int, float]:
         """Points to the period and spacing of a lattice no wider than h that tells all these y apart, twice over."""
-        h = min(_unit(self.period), 2.0 ** math.floor(math.log2(min(h, self.period / (4.0 * self.highest)))))
+        h = min(_unit(self.period), 2.0 ** math.floor(math.log2(min(h, self.period / (4 * self.highest)))))
         return round(self.period / h), h
 
 
 def _unit(period: float) -> float:
     """The widest spacing of a lattice: the power of 2 of which a period has 16 to 32."""
-    return float(2.0 ** math.floor(math.log2(period / 16.0)))
+    return float(2.0 ** math.floor(math.log2(period / 16)))
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def log_sinhc(x: Complex) -> Complex:
     series = np.zeros_like(square)
     for term in reversed(terms):
         series = (series + term) * square
-    far = np.where(np.abs(x) < 0.25, 1.0, np.where(x.real < 0.0, -x, x))
-    return np.where(np.abs(x) < 0.25, series, np.log(2.0 * far) - far - np.log(1.0 - np.exp(-2.0 * far)))
+    far = np.where(np.abs(x) < _SERIES, 1.0, np.where(x.real < 0.0, -x, x))
+    return np.where(np.abs(x) < _SERIES, series, np.log(2.0 * far) - far - np.log(1.0 - np.exp(-2.0 * far)))
 
 
 def log_integral(position: Array, log_f: Array) -> Array:
@@ -305,7 +306,7 @@ class CurveMoments(Moments):
 
     def jump_spacing(self, width: float) -> float:
         """A quarter of it."""
-        return 0.25 * width
+        return width / 4
 
     def _on_lattice(self, h: float, tilted: Array) -> tuple[int, Array, Array]:
         """Log v and its error on the lattice of spacing h, where `tilted` says that it matters."""
@@ -330,7 +331,7 @@ class CurveMoments(Moments):
         """Log v and half the distance of its bounds at multiples of h; a wider lattice has some of them."""
         index = np.arange(first, end)
         value, error = np.full(index.size, np.nan), np.zeros(index.size)
-        for wider in (2.0 * h, 4.0 * h, 8.0 * h):
+        for wider in (2 * h, 4 * h, 8 * h):
             if wider in self._lattices:
                 start, *known = self._lattices[wider]
                 ratio = round(wider / h)
@@ -361,4 +362,4 @@ def alias(fine: Complex, distance: Array) -> Array:
     """
     size = max(float(np.abs(fine).max()), TINY)
     d = distance / size
-    return np.asarray(size * np.minimum((8.0 * d) ** _POWER, d))
+    return np.asarray(size * np.minimum((8 * d) ** _POWER, d))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval
 from scipy import fft
 
-from ballsbins.accounting.curve import Array
+from ballsbins.accounting.curve import SEVERAL, Array, U
 from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.moments import (
     DEEP,
@@ -52,7 +52,8 @@ _ONE_THREAD = (
     2**15
 )  # multiplications of a complex matrix product for which OpenBLAS starts no second thread: 2¹⁶
 _MOST_NODES = 2**14
-_MOST_PRODUCTS = 4 * 10**7
+_MOST_PRODUCTS = 4 * 10**7  # of a sum along a line: some tenths of a second
+_FURTHER = 1.5  # times as deep a look, if one does not do
 
 
 class StepMoments(Moments):
@@ -67,7 +68,7 @@ class StepMoments(Moments):
         self._floor = FIRST_FLOOR
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
         self._take()
-        self.spread = SPREAD * self._q * math.erf(self._s / math.sqrt(8.0))
+        self.spread = SPREAD * self._q * math.erf(self._s / math.sqrt(8))
 
     def reach(self, floor: float) -> None:
         """By a curve of that step."""
@@ -93,13 +94,13 @@ class StepMoments(Moments):
         if end * float(self.loss[tilted > tilted.max() - DEEP].max()) < _TURNS:
             return self._along(c, line, log_weight, h)
         while not self._lattice.covers(c, None) and self._floor > _DEEPEST:
-            self._floor *= 1.5
+            self._floor *= _FURTHER
             self._lattice.reach(self._floor)
         step = Split.at_valley(0.5 * _TURNS / end, math.inf)
         small, large = _both(log_weight, step.log_body), _both(log_weight, step.log_jump)
         near = refined(lambda h: self._along(c, line, small, h), self._spacing, _worst)
         far = refined(
-            lambda h: self._lattice.transform(c, line, large, h, kink=False), 0.25 * step.width, _worst
+            lambda h: self._lattice.transform(c, line, large, h, kink=False), step.width / 4, _worst
         )
         ends, relative = near.ends + far.ends, max(near.relative, far.relative)
         return Transform(near.value + far.value, near.error + far.error, h, relative, ends, settled=True)
@@ -141,7 +142,7 @@ class StepMoments(Moments):
             self._nodes[h] = (
                 loss,
                 log_v + log_z + log_step + math.log(q * s),
-                off + 2.0**-50 * (1.0 + np.abs(log_z)),
+                off + SEVERAL * U * (1.0 + np.abs(log_z)),
             )
         return self._nodes[h]
 
@@ -164,7 +165,7 @@ def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[
     weights = weight * np.stack([np.ones(coarse.shape), coarse])
     if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < _TURNS_PER_DEGREE * _DEGREE:
         nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-        turns = np.exp(0.5j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
+        turns = np.exp(0.5 * 1j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
         fine, other = (np.vecdot(row, turns) for row in weights)
         series = (fft.dct(fine.real, type=2) + 1j * fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
         series[0] *= 0.5

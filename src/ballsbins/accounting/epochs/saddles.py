@@ -39,8 +39,8 @@ _MISJUDGED = 2.0  # by how much a saddle may differ from what it was thought to 
 _WORTH = 6.0  # splitting begins where the saddle exceeds the value by this much, in logs
 _COARSE = 1.25  # ratio of the losses at which v may be cut off
 _MOST_JUMPS = 12
-_MOST_SPLITS = 12
-_MOST_TRIES = 3
+_MOST_SPLITS = 12  # of single runs, one after the other
+_MOST_TRIES = 3  # ways of splitting, the best first
 _END = (
     1e-13  # of the value, beyond the end of a line: no more than the error of the best curves of single runs
 )
@@ -136,7 +136,7 @@ class Product:
         height = total + (1.0 - c) * k + peak
         enough = np.flatnonzero(height < _FAR_BELOW)
         at = int(enough[0] if enough.size else np.argmin(height))
-        grid = Grid.covering(4.0 * self.deviation, 1.0)
+        grid = Grid.covering(4 * self.deviation, 1.0)
         try:
             parts = [
                 (moments.line(float(c[at]), grid, count, None, jumps=False), count)
@@ -260,7 +260,7 @@ class Product:
             return np.asarray(base - log_u)
         n = float(self.count)
         choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
-        lift = np.logaddexp(log_u, 2.0 * math.log(3.0 / split.width))
+        lift = np.logaddexp(log_u, 2.0 * math.log(3 / split.width))
         return np.asarray(base + choose + jumps * ratio + (jumps - 1) * lift)
 
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
@@ -285,7 +285,7 @@ class Product:
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small."""
         candidates = np.geomspace(
-            4.0 * self.deviation, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
+            4 * self.deviation, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
         )
         worst = np.full(candidates.shape, -np.inf)
         envelope = self._envelope(split, term.jumps)
@@ -316,13 +316,13 @@ class Product:
             line, off = self._line(term, k, period, way.split, way.together)
             lines.append(line)
             relative = max(relative, off)
-        rest = float(np.logaddexp(way.together - _NEGLIGIBLE, way.dropped) + 3.0)
+        rest = float(np.logaddexp(way.together - _NEGLIGIBLE, way.dropped) + 3)
         return Lines(lines, self.count, relative, rest)
 
     def _end(self, term: Term, split: Split | None, together: float) -> float:
         """About how far a line has to go, or as far as that can be told: small moments are not known roughly."""
         ends = np.geomspace(
-            8.0 * term.width, max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation), _ENDS_TRIED
+            8 * term.width, max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation), _ENDS_TRIED
         )
         y = np.append(0.0, ends)
         u = term.c + 1j * y

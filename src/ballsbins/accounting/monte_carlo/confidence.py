@@ -39,6 +39,7 @@ from ballsbins import _check
 from ballsbins.accounting.curve import Array
 
 _HALVINGS = 75  # of at most e^750: to a rounding
+_TERMS = 11  # of that series, the first two of which are 0
 _SERIES = 0.02  # below, ten terms of the series of t − log(1+t) have all digits
 _TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
 _FARTHEST = 50.0  # logs below the mean at which a lower bound is worth nothing
@@ -67,7 +68,7 @@ def _excess(t: Array) -> Array:
         plain = t - np.log1p(t)
     x = np.where(small, t, 0.0)
     series = np.zeros_like(x)
-    for k in range(11, 1, -1):
+    for k in range(_TERMS, 1, -1):
         series = 1.0 / k - x * series
     return np.where(small, x * x * series, plain)
 

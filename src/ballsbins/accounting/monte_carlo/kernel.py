@@ -19,6 +19,7 @@ import numpy as np
 from ballsbins import _extras
 from ballsbins.errors import MissingExtraError
 
+_SQUEEZE = 0.0331  # of Marsaglia and Tsang's method for gamma variables (2000)
 _WORTH_IT = 3e8  # numbers, about three seconds of the NumPy path
 _drawn = 0.0
 
@@ -53,8 +54,8 @@ def _partial_sums(rng: np.random.Generator, gaps: Any, v: Any) -> None:
             for j in range(v.shape[1]):
                 v[i, j] = rng.standard_exponential()
         else:
-            b = gaps[i] - 1.0 / 3.0
-            c = 1.0 / math.sqrt(9.0 * b)
+            b = gaps[i] - 1.0 / 3
+            c = 1.0 / math.sqrt(9 * b)
             for j in range(v.shape[1]):
                 while True:
                     x = rng.standard_normal()
@@ -64,7 +65,7 @@ def _partial_sums(rng: np.random.Generator, gaps: Any, v: Any) -> None:
                         w = 1.0 + c * x
                     w = w * w * w
                     u = rng.random()
-                    if u < 1.0 - 0.0331 * (x * x) * (x * x):
+                    if u < 1.0 - _SQUEEZE * (x * x) * (x * x):
                         break
                     if math.log(u) < 0.5 * x * x + b * (1.0 - w + math.log(w)):
                         break

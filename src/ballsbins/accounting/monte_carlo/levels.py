@@ -59,6 +59,8 @@ _OUT_OF_JUMPS, _WIDEST_CELL = (
     0.05,
 )  # cells of jumps are not finer for a g beyond s + 10, nor wider than this
 _FINE_FROM, _LARGEST_LOG_THETA = -3.0, 24.0  # tilts to choose from: log θ, closer together from −3 on
+_FINE = 0.1  # their distance there
+_TOGETHER, _POINTS, _KEPT = 32, 4001, 64  # tilts at a time (memory); where a density is looked at; plans kept
 _TRIES = 8  # bases that are computed as they are
 _EXPONENTS = 1.0 + np.exp(np.arange(-6.0, 24.0, 0.07))  # to choose a from
 
@@ -127,7 +129,7 @@ class _Masses:
         """`tops` are where levels end, and the next ones begin."""
         self._steps = float(cells.steps)
         starts, parts = [0, *tops[:-1]], []
-        for some in np.array_split(theta, max(theta.size // 32, 1)):  # bounds memory
+        for some in np.array_split(theta, max(theta.size // _TOGETHER, 1)):  # bounds memory
             tilts = cells.log_tilts(some)[:, : tops[-1]]
             mean = some[:, None] * cells.mean[: tops[-1]]
             tilted = cells.log_mass[: tops[-1]] + tilts
@@ -202,8 +204,8 @@ def _body(first: float, last: float, width: float, centre: float) -> Array:
 
     Cells as wide as the inverse of its cube root leave the least variance within cells.
     """
-    g = np.linspace(first, last, 4001)
-    rate = 1.0 / (width * np.minimum(np.exp(np.square(g - centre) / 6.0), 4.0))
+    g = np.linspace(first, last, _POINTS)
+    rate = 1.0 / (width * np.minimum(np.exp(np.square(g - centre) / 6), 4))
     count = cumulative_trapezoid(rate, g, initial=0.0)
     return np.asarray(np.interp(_even(0.0, float(count[-1]), 1.0), count, g))
 
@@ -258,7 +260,7 @@ def _several_epochs(
     return best[1]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT)
 def remove(sigma: float, steps: int, epochs: int, epsilon: float) -> Plan:
     """The plan for D(P‖Q)."""
     s, T, E = 1.0 / sigma, steps, epochs
@@ -275,7 +277,7 @@ def remove(sigma: float, steps: int, epochs: int, epsilon: float) -> Plan:
     levels = np.arange(last, first, -_LEVEL / max(s, 1.0))[::-1]
     tops = (np.unique(np.searchsorted(cells.edges, levels - 0.5 * fine)) + 1).tolist()
     start = -math.log(max(float(cells.mean[-1]), 1.0)) - 2.0
-    log_theta = np.append(np.arange(start, _FINE_FROM, 0.5), np.arange(_FINE_FROM, _LARGEST_LOG_THETA, 0.1))
+    log_theta = np.append(np.arange(start, _FINE_FROM, 0.5), np.arange(_FINE_FROM, _LARGEST_LOG_THETA, _FINE))
     masses = _Masses(cells, np.exp(log_theta), tops)
     if E == 1:
         strata = _one_epoch(cells, masses, tops, log_theta)
@@ -285,7 +287,7 @@ def remove(sigma: float, steps: int, epochs: int, epsilon: float) -> Plan:
     return Plan(cells, log_k, strata, log_rest - E * unit)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=_KEPT)
 def add(sigma: float, steps: int, epsilon: float) -> Plan:
     """The plan for D(Q‖P) of one epoch: one stratum, one level, and θ < 0."""
     s, T = 1.0 / sigma, steps
@@ -296,7 +298,7 @@ def add(sigma: float, steps: int, epsilon: float) -> Plan:
     far = max(-equal, 0.0)
     first = min(max(-math.sqrt(far * (far + 2.0 / s) + _RARE**2), equal - _NEGLIGIBLE / s), last - 1.0)
     cells = Cells.below(s, T, -epsilon, _even(first, last, _PUT_CELL / max(0.5 * s, 1.0, far / _RARE)))
-    log_theta = np.arange(-6.0, _LARGEST_LOG_THETA, 0.05)
+    log_theta = np.arange(-6, _LARGEST_LOG_THETA, 0.5 * _FINE)
     theta = np.exp(log_theta)
     peak = np.where(theta > 1.0, theta - 1.0 - log_theta, 0.0)
     b = T * np.logaddexp.reduce(cells.log_mass + cells.log_tilts(-theta), axis=1) + peak

@@ -24,7 +24,7 @@ from ballsbins.accounting.monte_carlo.importance import Combined, Importance
 from ballsbins.accounting.monte_carlo.order_statistics import OrderStatistics
 from ballsbins.accounting.monte_carlo.pairs import LossSampler, log_range
 from ballsbins.accounting.monte_carlo.plain import Epochs, Plain, Unfinished
-from ballsbins.accounting.monte_carlo.run import TILTED, Job, Outcome, Progress, run
+from ballsbins.accounting.monte_carlo.run import MOST_SAMPLES, TILTED, Job, Outcome, Progress, run
 from ballsbins.accounting.monte_carlo.state import StateFile
 from ballsbins.accounting.monte_carlo.tilted import SHARES, Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd, best_power
@@ -97,7 +97,7 @@ class MonteCarlo:
             "samples",
             self.samples,
             1,
-            10**15,
+            MOST_SAMPLES,
             advice="More samples make the bounds tighter; start with 100000.",
         )
         _check.integer("seed", self.seed, 0, advice="Any integer; one seed gives one answer.")
@@ -163,7 +163,7 @@ class MonteCarloCurve(Curve):
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
         """Confidence bounds on log δ(ε): of any sign, samples of one direction serve both."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
-        beta = self.settings.error_probability / 4.0
+        beta = self.settings.error_probability / 4
         if self.settings.epsilons is None:
             return self._at(epsilon, direction, beta)
         grid = np.array(self.settings.epsilons)

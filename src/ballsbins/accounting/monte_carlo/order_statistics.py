@@ -34,9 +34,9 @@ from ballsbins.accounting.monte_carlo.orders import Orders, checked
 from ballsbins.accounting.monte_carlo.pairs import Losses, Untilted
 from ballsbins.accounting.monte_carlo.plain import with_spikes
 
-_BITS = 9
-_SHIFT = 52 - _BITS
-_OCTAVES = 60
+_BITS = 9  # of a number that choose a cell of its octave
+_SHIFT = 52 - _BITS  # those of a double's mantissa that are left
+_OCTAVES = 60  # down to 2^−60 no uniform number falls
 _TABLE_ROUNDING = 1e-14  # of a table of Z, relative
 _LOST, _LARGEST_TAIL = 1e-13, 0.01  # of V, and times R: 1 − V of the largest
 _ROOT_TAU, _STEEPEST = 2.6, 30.0  # a little more than √(2π); beyond e^30 the bound is worth nothing
@@ -147,7 +147,7 @@ def table(s: float) -> _Table:
             z = np.exp(side * s * x - 0.5 * s * s)
             slope = np.diff(z) / (right - left)
             most, least = np.maximum(z[:-1], z[1:]), np.minimum(z[:-1], z[1:])
-            error = s * most * (s + far) / phi**2 * (right - left) ** 2 / 8.0 / least
+            error = s * most * (s + far) / phi**2 * (right - left) ** 2 / 8 / least
             parts.append((z[:-1] - slope * left, slope, error))
     relative = max(float(np.max(error)) for _, _, error in parts)
     if not (math.isfinite(relative) and relative <= _GOOD):

@@ -20,6 +20,7 @@ from ballsbins.errors import InvalidInputError
 Orders = NDArray[np.int64]
 
 _OPEN = 1e-300, 1.0 - 1e-16  # probabilities that have a quantile
+_LOOSE = 1e-2  # how far the two bounds may be apart, if nothing is said
 _CLOSER = 0.7  # by which the distance of orders shrinks until they are close enough
 
 
@@ -84,7 +85,7 @@ def looseness(orders: Orders, draws: int, sigma: float) -> float:
     return (upper - lower) / draws
 
 
-def automatic(draws: int, sigma: float, loose: float = 1e-2) -> Orders:
+def automatic(draws: int, sigma: float, loose: float = _LOOSE) -> Orders:
     """The coarsest evenly growing list whose `looseness` is within what is stated."""
     _check.integer("draws", draws, 1, advice="There must be something to order.")
     _check.real("looseness", loose, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")

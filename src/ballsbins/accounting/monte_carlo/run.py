@@ -42,7 +42,9 @@ from ballsbins.errors import InvalidInputError
 
 _BLOCK = 2**20  # numbers drawn for one block
 _SAVE_SECONDS = 30.0
-PLANNED_SHARE = 0.9
+PLANNED_SHARE = 0.9  # of β: the rest is for looks before the planned number of samples, and after
+MOST_SAMPLES = 10**15  # a month of a large cluster
+_MOST_ROWS, _MOST_BLOCKS = 2**14, 16  # samples of one block, and blocks between two looks at the clock
 TILTED = (Tilted, TiltedAdd)  # they give contributions to δ at one ε, not losses
 
 
@@ -127,7 +129,7 @@ class Job:
 
 def block_size(sampler: LossSampler) -> int:
     """Samples in one block: a matter of the sampler alone."""
-    return int(np.clip(_BLOCK // max(sampler.row, 1), 1, 2**14))
+    return int(np.clip(_BLOCK // max(sampler.row, 1), 1, _MOST_ROWS))
 
 
 def draw_blocks(job: Job, seed: int, first: int, last: int) -> Tally:
@@ -188,7 +190,9 @@ class _Running:
     """A job, what it has, and how to go on."""
 
     def __init__(self, job: Job, seed: int, state: StateFile | None) -> None:
-        _check.integer("samples", job.samples, 1, 10**15, advice="More samples make the bounds tighter.")
+        _check.integer(
+            "samples", job.samples, 1, MOST_SAMPLES, advice="More samples make the bounds tighter."
+        )
         self.size = block_size(job.sampler)
         self.job, self.blocks = job, -(-job.samples // self.size)
         if state is not None and type(job.sampler).__repr__ is object.__repr__:
@@ -213,7 +217,7 @@ class _Running:
         done = self.saved.done
         while done < self.blocks:
             look = 1 << done.bit_length() if done else 1
-            stop = min(self.blocks, look, done + max(1, min(16, done // 4)))
+            stop = min(self.blocks, look, done + max(1, min(_MOST_BLOCKS, done // 4)))
             if stop == self.blocks and stop - done > 1:  # the last block may be partial: alone
                 stop -= 1
             yield stop / self.blocks, k, done, stop

@@ -33,7 +33,7 @@ except ImportError:  # Windows: one writer at a time
 
 Entry = NDArray[np.int64]
 
-_DIGITS = 32
+_DIGITS = 32  # of a fingerprint
 _HEAD = 5  # numbers before the tallies
 
 

@@ -105,7 +105,7 @@ def _call(M: Array, v: Array, variance: Array, log_k: float) -> tuple[Array, Arr
     M = np.maximum(M, _TINY)
     d = np.log(M).sum(axis=1) - log_k
     V = np.maximum((v / np.square(M)).sum(axis=1), _LEAST_SPREAD)
-    a = np.maximum((np.sqrt(d * d + 4.0 * V) - d) / (2.0 * V), 1.0 + _MARGIN)
+    a = np.maximum((np.sqrt(d * d + 4 * V) - d) / (2.0 * V), 1.0 + _MARGIN)
     with np.errstate(over="ignore", divide="ignore"):
         excess = np.expm1(d)
         low = np.log(np.maximum(excess, 0.0))
@@ -118,7 +118,7 @@ def _call(M: Array, v: Array, variance: Array, log_k: float) -> tuple[Array, Arr
 def _put(M: Array, v: Array, variance: Array) -> tuple[Array, Array]:
     """The same of E[(1 − S/K)₊ | cells], in units of K."""
     d, v = 1.0 - M, np.maximum(v, _LEAST_SPREAD)
-    rate = (np.sqrt(d * d + 4.0 * v) - d) / (2.0 * v)
+    rate = (np.sqrt(d * d + 4 * v) - d) / (2.0 * v)
     with np.errstate(divide="ignore"):
         low = np.log(np.maximum(d, 0.0))
     chernoff = rate * d + 0.5 * rate * rate * v - 1.0 - np.log(rate)

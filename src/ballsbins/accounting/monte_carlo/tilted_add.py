@@ -32,8 +32,9 @@ from ballsbins.accounting.monte_carlo.pairs import Losses, log_range
 
 Integers = NDArray[np.intp]
 
-_CELLS = 2**15
-_DEPTH = 45.0
+_CELLS = 2**15  # of the table of a law
+_PARTS, _LAWS_KEPT, _POWERS_KEPT = 64, 32, 1024  # at a time, for memory; laws and powers kept
+_DEPTH = 45.0  # logs below its largest value at which a density is cut off
 _SLAB = 2**15  # numbers drawn at a time: what stays in the cache
 _FIRST, _LAST, _STEP = -30.0, 690.0, 0.125  # of u: e^−30 is nothing beside 1, e^690 nearly beyond the doubles
 _WIDE = 12.0  # standard deviations: what lies beyond is below all digits
@@ -61,7 +62,7 @@ def log_laplace(omega: Array, s: float) -> Array:
     tangents = _tangent(omega, s)
     for i, (w, a) in enumerate(zip(omega, tangents, strict=True)):
         # the integrands are analytic for |Im x| < π/2s and about 1/√(1 + sa) wide: errors are of the order of e^−39
-        step = 0.25 / math.sqrt(1.0 + s * s + s * a)
+        step = 1 / 4 / math.sqrt(1.0 + s * s + s * a)
         x = np.arange(-_WIDE, _WIDE + s, step)
         weight = np.exp(-0.5 * x * x) * (step / math.sqrt(2.0 * math.pi))
         with np.errstate(over="ignore"):
@@ -80,7 +81,7 @@ class _Scale:
     def __init__(self, s: float, steps: int) -> None:
         u = np.arange(_FIRST, _LAST, 0.5 * _STEP)
         parts: list[Array] = []
-        for some in np.array_split(u, 64):
+        for some in np.array_split(u, _PARTS):
             parts.append(-steps * log_laplace(np.exp(some) / steps, s))
             if parts[-1][-1] > _LARGEST:
                 break
@@ -126,7 +127,7 @@ class _Law:
         return np.asarray(self.u[start] + x)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=_LAWS_KEPT)
 def _law(s: float, steps: int, beta: float) -> _Law:
     scale = _scale(s, steps)
     window = scale.window(beta)
@@ -141,7 +142,7 @@ def _law(s: float, steps: int, beta: float) -> _Law:
     below = np.cumsum(np.append(density[0] / beta, masses))
     kappa = float(top + math.log(below[-1])) - math.lgamma(beta)
     # a chord is off by at most h²/8·max|f″| of a cell; twice that, and what the cubics are off
-    eta = float(np.abs(np.diff(f, 2)).max()) / 4.0 + float(scale.error[window].max())
+    eta = float(np.abs(np.diff(f, 2)).max()) / 4 + float(scale.error[window].max())
     return _Law(
         u, np.append(beta, slope), density, below, kappa, eta + _ROUNDING * (1.0 + _PER_TOP * abs(top))
     )
@@ -227,7 +228,7 @@ def _reject(rng: np.random.Generator, x: Array, weight: Array, s: float) -> Inte
     return doubtful[u[doubtful] >= np.exp(-y[doubtful])]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=_POWERS_KEPT)
 def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
     """The β with the least range b(ε), rounded so that near questions share their samples; 0 where none helps."""
     scale, largest = _scale(1.0 / sigma, steps), _LARGEST_POWER
