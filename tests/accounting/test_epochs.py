@@ -222,3 +222,15 @@ def test_a_rough_survey_is_as_good_as_a_sharp_one(sigma, steps, count):
         assert (found[0] <= truth[2]).all()
         assert (truth[0] <= found[2]).all()
         assert (found[2] - found[0] < 1e-6).all()
+
+
+def test_a_sketch_proves_no_loss_impossible():
+    """δ of `add` is called 0 beyond the least loss, so that must come from the curve and not from a guess."""
+    whole, part = ExactCurve(((1000, 1.0),)), ExactCurve(((4, 0.9),), 300)
+
+    def lying(epsilon, direction):
+        return np.where((epsilon > 1.0) & (direction == ADD), -np.inf, whole.sketch(epsilon, direction))
+
+    assert CurveMoments(whole, lying).least == -math.inf
+    assert CurveMoments(part, part.sketch).least <= math.log1p(-4 / 300)
+    assert CurveMoments(part, part.sketch).least > -1.0

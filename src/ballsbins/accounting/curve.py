@@ -28,7 +28,10 @@ DIRECTIONS: tuple[Direction, Direction] = (REMOVE, ADD)
 
 
 U = 2.0**-53  # unit roundoff of doubles: the relative error of one rounding
-SEVERAL = 8  # roundings: more than those of a sum of two logarithms and what led to them
+SEVERAL = (
+    8  # roundings: more than a sum of two logarithms, and what led to it, has (B1 of docs/derivation.md)
+)
+ANSWER = SEVERAL * U  # the rounding of an answer itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Curve(ABC):
         below = epsilon[negative]
         out_of_the_money = self.at(-below, other(direction)).rows
         total = np.logaddexp(np.log(-np.expm1(below)), below + out_of_the_money)
-        away = SEVERAL * U * (1.0 + np.abs(total))  # to the safe side
+        away = ANSWER * (1.0 + np.abs(total))  # to the safe side
         total = np.minimum(total + np.array([[-1.0], [0.0], [1.0]]) * away, 0.0)
         total[1] = np.where(out_of_the_money[1] == out_of_the_money[2], total[2], total[1])
         rows[:, negative] = total

@@ -24,16 +24,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx
 
-from ballsbins.accounting.curve import Array, Curve, Direction, Interval, U
+from ballsbins.accounting.curve import ANSWER, Array, Curve, Direction, Interval, U
 
-# B1, B17: docs/derivation.md.
+# B17: docs/derivation.md.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)  # exact to rounding over less than G's own scale (B17)
 _CLOSE = 0.75  # R(x + s)/R(x) above which the difference would lose more than two bits
 # Of the continued fraction of c(t): from t, to t, terms for all digits (tried against mpmath).
 _FRACTIONS = ((3.0, 6.0, 70), (6.0, 20.0, 20), (20.0, np.inf, 9))
 _DEEP = -30.0  # x below which Φ(−x) is 1 to 197 digits
 _ROUNDING, _PART = 2 * U, 32  # of the sum that log δ is; and units for the bracket (B17)
-_ANSWER = 8 * U  # roundings of the answer itself (B1)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -105,4 +104,4 @@ class GaussianCurve(Curve):
         """Log δ(ε), the same in both directions, with an error of a few roundings."""
         del direction  # N(s, 1) against N(0, 1) is symmetric
         value, error = log_hockey_stick(epsilon, self.sensitivity)
-        return Interval.around(value, error + _ANSWER)
+        return Interval.around(value, error + ANSWER)

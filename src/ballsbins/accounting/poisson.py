@@ -19,13 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
+from ballsbins.accounting.curve import ADD, ANSWER, REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.epochs.survey import FLAT
 from ballsbins.accounting.gaussian import log_hockey_stick
 
 # B1, B16: docs/derivation.md.
-_ANSWER = 8 * U  # roundings of a sum of logarithms, and of the answer (B1)
 _STRIKE = 8 * U  # of K′ − 1 (B16)
 _LOG_STRIKE, _PART = 2 * U, 4  # of log K′, relative to its size and four units (B16)
 _LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T instead
@@ -61,7 +60,7 @@ class PoissonStepCurve(Curve):
         inner = np.where(epsilon <= _LARGE, np.log1p(np.expm1(near) * self.steps), far)  # log K′
         value, error = log_hockey_stick(inner, s)
         error = error + _LOG_STRIKE * (_PART + 2 * inner) * _steepness(inner, s)
-        error = error + _ANSWER * (1 + math.log(self.steps))
+        error = error + ANSWER * (1 + math.log(self.steps))
         value = value - math.log(self.steps)
         return value - error, value + error
 
@@ -78,7 +77,7 @@ class PoissonStepCurve(Curve):
             error = (
                 error
                 + _LOG_STRIKE * (_PART + inner) * _steepness(inner, s)
-                + _ANSWER * (1 + math.log(self.steps) + epsilon)
+                + ANSWER * (1 + math.log(self.steps) + epsilon)
             )
             bounds.append(
                 np.where(inside, epsilon - inner - math.log(self.steps) + value + sign * error, -np.inf)
@@ -131,13 +130,13 @@ class PoissonMaximumCurve(Curve):
         log_q, log_p = log_q * (1 + _POWER), log_p * (1 - _POWER)
         with np.errstate(divide="ignore"):
             if direction == REMOVE:
-                larger = np.log(-np.expm1(log_p)) - _ANSWER
-                smaller = np.log(-np.expm1(log_q)) + epsilon + _ANSWER
+                larger = np.log(-np.expm1(log_p)) - ANSWER
+                smaller = np.log(-np.expm1(log_q)) + epsilon + ANSWER
             else:
                 larger, smaller = log_q, log_p + epsilon
-            gap = np.minimum(smaller - larger + _ANSWER * np.abs(epsilon), 0.0)
+            gap = np.minimum(smaller - larger + ANSWER * np.abs(epsilon), 0.0)
             lower = np.max(np.where(np.isneginf(larger), -np.inf, larger + np.log(-np.expm1(gap))), axis=0)
-        lower -= _ANSWER * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
+        lower -= ANSWER * (1 + np.abs(np.where(np.isfinite(lower), lower, 0.0)))
         upper = np.zeros_like(lower)
         if direction == ADD:
             with np.errstate(divide="ignore"):

@@ -45,7 +45,7 @@ import math
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import REMOVE, Array, Curve, Direction, Interval, U
+from ballsbins.accounting.curve import ANSWER, REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.accounting.gaussian import mills_ratio
 from ballsbins.accounting.tradeoff import best_threshold
 
@@ -65,7 +65,6 @@ _LAST, _AHEAD = 699.9, 0.1
 _LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is the least double or so
 _ADDED = 32 * U  # of what truncation adds, relative to |log δ| (B1)
 _TAKEN = 16 * U  # of the share that truncation takes away (B1)
-_ANSWER = 8 * U  # roundings of the answer itself (B1)
 
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
@@ -248,5 +247,5 @@ class Truncated(Curve):
         with np.errstate(divide="ignore", invalid="ignore"):
             share = cost - plain + _TAKEN * (1 + np.abs(cost) + np.abs(plain))
             kept = np.where(share < 0.0, plain + np.log(-np.expm1(np.minimum(share, 0.0))), -np.inf)
-            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - _ANSWER, -np.inf)  # δ ≥ 1 − e^ε
+            floor = np.where(epsilon < 0.0, np.log(-np.expm1(epsilon)) - ANSWER, -np.inf)  # δ ≥ 1 − e^ε
         return np.maximum(kept, floor)

@@ -20,7 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.curve import (
+    ADD,
+    ANSWER,
+    DIRECTIONS,
+    REMOVE,
+    Array,
+    Curve,
+    Direction,
+    Interval,
+    other,
+)
 from ballsbins.accounting.epochs.fft import WindowError, compose, log_infinity, without_transform
 from ballsbins.accounting.epochs.gathered import gathers, pair_below, support
 from ballsbins.accounting.epochs.polygons import Pair, TooCoarse, bracket, choose_points, pair_above
@@ -35,7 +45,6 @@ LEAST_LOG, _UNDERFLOW = -1300.0, 1.8
 # stop refining a direction whose log δ is this far below the other's: it cannot decide
 _NEGLIGIBLE_GAP = 25.0
 _TAIL_SHARE = 1e-4  # fraction of the allowed error spent on truncated tails
-_ANSWER = 8 * U  # roundings of the answer itself (B1)
 _KEPT = 8  # lattices in memory
 _LARGEST_TILT = 1e6  # of a guess
 _BELOW_MEAN = 1e-3  # deviations: a guess of δ at less than the mean loss is that of this much below
@@ -148,7 +157,7 @@ class ComposedCurve(Curve):
         for group in self._groups(size, direction):
             found[:, group] = self._positive(size[group], direction)
         lower, value, upper = found[:, back]
-        return Interval(lower - _ANSWER, np.minimum(value, 0.0), np.minimum(upper + _ANSWER, 0.0))
+        return Interval(lower - ANSWER, np.minimum(value, 0.0), np.minimum(upper + ANSWER, 0.0))
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
         """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""

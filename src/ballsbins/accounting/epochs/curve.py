@@ -14,14 +14,13 @@ import numpy as np
 
 from ballsbins.accounting.curve import (
     ADD,
+    ANSWER,
     DIRECTIONS,
     REMOVE,
-    SEVERAL,
     Array,
     Curve,
     Direction,
     Interval,
-    U,
     other,
 )
 from ballsbins.accounting.epochs.composition import ComposedCurve
@@ -115,7 +114,7 @@ class ProductCurve(Curve):
         """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
         size, back = np.unique(epsilon, return_inverse=True)
         rows = self._increasing(size, direction)[:, back]
-        error = SEVERAL * U
+        error = ANSWER
         return Interval(rows[0] - error, rows[1], np.minimum(rows[2] + error, 0.0))
 
     def _increasing(self, epsilon: Array, direction: Direction) -> Array:

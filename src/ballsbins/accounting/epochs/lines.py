@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins.accounting.curve import SEVERAL, Array, U
+from ballsbins.accounting.curve import ANSWER, SEVERAL, Array, U
 from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
 from ballsbins.accounting.one_epoch.transform import complex_log1p
 
@@ -77,7 +77,7 @@ class Line:
                     self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
                 )
             total, half = total - images, half - more
-            error = error + SEVERAL * U * np.abs(images)
+            error = error + ANSWER * np.abs(images)
         with np.errstate(divide="ignore", invalid="ignore"):
             d = np.abs(half / total - 1.0)
             error = error + np.abs(total) * np.minimum(np.where(np.isnan(d), 1.0, d), 1.0)

@@ -155,7 +155,7 @@ class Moments:
     bounded: bool  # whether there is a least loss, and it is within what was looked at
     least: float  # no loss is below that; −∞ if that is not known
     spread: float  # about the standard deviation of the loss, rare large ones left aside
-    _spacing: float  # of the lattice that did for the line before
+    _spacing: float  # of the lattice to begin with
 
     def reach(self, floor: float) -> None:
         """Survey out to where log v is below `floor`, on both sides."""
@@ -271,7 +271,9 @@ class CurveMoments(Moments):
         loss, some = np.concatenate([-epsilon[:0:-1], epsilon]), np.isfinite(log_v)
         self.bounded = not some[0]
         self._end = float(loss[max(int(np.argmax(some)) - 1, 0)])
-        self.least = self._end if self.bounded else -math.inf
+        # a rough survey may say that a loss is impossible; only the curve itself proves it
+        proved = self.bounded and np.isneginf(self._curve.at(np.array([-self._end]), ADD).upper[0])
+        self.least = self._end if proved else -math.inf
         self.loss, self.log_v = loss[some], log_v[some]
 
     def transform(

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval
 from scipy import fft
 
-from ballsbins.accounting.curve import SEVERAL, Array, U
+from ballsbins.accounting.curve import ANSWER, Array
 from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.moments import (
     DEEP,
@@ -142,7 +142,7 @@ class StepMoments(Moments):
             self._nodes[h] = (
                 loss,
                 log_v + log_z + log_step + math.log(q * s),
-                off + SEVERAL * U * (1.0 + np.abs(log_z)),
+                off + ANSWER * (1.0 + np.abs(log_z)),
             )
         return self._nodes[h]
 

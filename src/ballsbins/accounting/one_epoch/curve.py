@@ -15,7 +15,17 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Interval, U, other
+from ballsbins.accounting.curve import (
+    ADD,
+    ANSWER,
+    DIRECTIONS,
+    REMOVE,
+    Array,
+    Curve,
+    Direction,
+    Interval,
+    other,
+)
 from ballsbins.accounting.gaussian import log_hockey_stick
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.interpolate import Interpolant
@@ -28,7 +38,6 @@ from ballsbins.accounting.one_epoch.transform import Flags
 # never claim a smaller relative error of δ than this; it grows with |log δ|/25 (B14)
 _FLOOR, _FLOOR_LOG = 1e-13, 25.0
 _NO_DIGIT = 0.1  # an estimate with a larger relative error is none
-_ANSWER = 8 * U  # roundings of the answer itself (B1)
 _STRIKE = 2.0**-50  # relative error of the strike of an unfinished epoch: some eight roundings (B16)
 _DECIMALS = 50  # of log T/(T − t): enough for its double and the rest of it (B16)
 _MISS = 0.1 * GOAL  # what an interpolant may miss (B13)
@@ -97,12 +106,12 @@ class ExactCurve(Curve):
         with np.errstate(all="ignore"):
             value, error = self._positive(epsilon, direction)
             known = np.isfinite(error)
-            bounds = Interval.around(value, np.where(known, error, 0.0) + _ANSWER)
+            bounds = Interval.around(value, np.where(known, error, 0.0) + ANSWER)
             upper, poor = bounds.upper, error > _POOR
             if poor.any():
                 # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
                 gauss, off = log_hockey_stick(epsilon[poor], 1.0 / self.basket.smallest_sigma)
-                upper[poor] = np.minimum(upper[poor], gauss + off + _ANSWER)
+                upper[poor] = np.minimum(upper[poor], gauss + off + ANSWER)
         lower = np.minimum(np.where(known, bounds.lower, -np.inf), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 

@@ -29,17 +29,16 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
+from ballsbins.accounting.curve import ADD, ANSWER, REMOVE, Array, Curve, Direction, Interval
 from ballsbins.errors import AccuracyError, InvalidInputError
 
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 10)), *range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256,
 )  # fmt: skip
 _MOST = 1024  # order: a product of two series then takes a matrix of 1024²
-# B1, B19: docs/derivation.md.
+# B19: docs/derivation.md.
 # of a sum in logs, relative to what was added up, for each squaring: ninety roundings (B19)
 _ROUNDING = 1e-14
-_ANSWER = 8 * U  # roundings of the answer itself (B1)
 _TOLERANCE = 1e-9  # distance of two resolutions at which the finer is taken, and what is added to it (B19)
 _HALVINGS = 8  # of both steps
 _KEPT_SERIES, _KEPT_MOMENTS = 64, 4096  # results of `log_moments` and `log_inverse_moment` in memory
@@ -205,7 +204,7 @@ class RenyiCurve(Curve):
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Log δ at the best order."""
-        upper = np.minimum(self._best(epsilon, direction) + _ANSWER, 0.0)
+        upper = np.minimum(self._best(epsilon, direction) + ANSWER, 0.0)
         return Interval(np.full(epsilon.shape, -np.inf), upper, upper)
 
     def _best(self, epsilon: Array, direction: Direction) -> Array:
