@@ -62,6 +62,20 @@ def test_norms_of_linear_layers(shape, outputs):
         assert torch.allclose(norms, true, rtol=1e-6)
 
 
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+@pytest.mark.parametrize("positions", [1, 3, 30])
+def test_a_linear_layer_of_which_a_part_is_frozen(frozen, positions):
+    generator = torch.Generator().manual_seed(1)
+    layer = nn.Linear(8, 40)
+    a, g = (torch.randn(5, positions, width, generator=generator) for width in (8, 40))
+    both = linear_norms(layer, [a], g)
+    getattr(layer, frozen).requires_grad_(False)
+    found = linear_norms(layer, [a], g)
+    assert set(found) == set(both) - {getattr(layer, frozen)}
+    for parameter, norms in found.items():
+        assert torch.allclose(norms, both[parameter], rtol=1e-6)
+
+
 def test_squares_that_underflow_are_seen():
     """Signals of 2·10⁻²³ with activations of 10¹⁸: the gradient has norm 0.02, and Opacus finds 0."""
     layer = nn.Linear(100, 10_000)

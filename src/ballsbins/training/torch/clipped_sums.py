@@ -86,7 +86,7 @@ def clipped_sum(samples: Sequence[torch.Tensor], grid: Grid) -> list[torch.Tenso
     flat = [_rows(sample) for sample in samples]
     squares = torch.zeros(len(flat[0]), dtype=torch.float64)
     for sample in flat:
-        squares += _squares(sample)
+        squares += row_squares(sample).cpu()
     if not bool(torch.isfinite(squares).all()):
         return None
     norms = squares.sqrt()
@@ -103,7 +103,9 @@ def _rows(sample: torch.Tensor) -> torch.Tensor:
     return wide.detach().reshape(len(sample), -1)
 
 
-def _squares(rows: torch.Tensor) -> torch.Tensor:
+def row_squares(sample: torch.Tensor) -> torch.Tensor:
+    """Squared norms of what every example has, in float64, where squares of float32 values are exact."""
+    rows = _rows(sample)
     found = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     if compiled(rows):
         from ballsbins.training.torch.compiled_loops import add_squares
@@ -117,7 +119,7 @@ def _squares(rows: torch.Tensor) -> torch.Tensor:
         return found
     for begin, end in _pieces(rows):
         found += rows[:, begin:end].double().square().sum(dim=1)
-    return found.cpu()
+    return found
 
 
 def _rounded_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
@@ -148,6 +150,20 @@ def _pieces(rows: torch.Tensor) -> list[tuple[int, int]]:
     width = rows.shape[1]
     step = max(1, _PIECE // max(1, len(rows)))
     return [(begin, min(begin + step, width)) for begin in range(0, width, step)]
+
+
+def on_grid(gradient: torch.Tensor, unit: float) -> torch.Tensor | None:
+    """A sum of gradients in units of the grid, rounded: integers, as float64. None if it is not finite."""
+    flat = gradient.detach().reshape(-1)
+    if compiled(flat):
+        from ballsbins.training.torch.compiled_loops import round_to_grid
+
+        found = torch.empty(flat.shape, dtype=torch.float64)
+        finite = round_to_grid(flat.numpy(), 1.0 / unit, found.numpy())
+    else:
+        found = (flat.double() / unit).round_()
+        finite = bool(torch.isfinite(found).all())
+    return found.view(gradient.shape) if finite else None
 
 
 _RELEASED_AT_ONCE = 1 << 16  # values at a time: in float64 they stay in the processor's cache

@@ -68,6 +68,17 @@ def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) ->
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
+def round_to_grid(values: Any, scale: float, out: Any) -> bool:
+    """Set out to rint(value · scale); return whether all values are finite."""
+    broken = False
+    for j in range(len(out)):
+        wide = np.float64(values[j])
+        broken |= not (abs(wide) < np.inf)
+        out[j] = np.rint(wide * scale)
+    return not broken
+
+
+@numba.njit(nogil=True, cache=True, error_model="numpy")
 def release(sums: Any, noise: Any, unit: float, out: Any) -> None:
     """Set out to unit·(k + r): k + r is exact, the product rounded to its type."""
     for j in range(len(out)):

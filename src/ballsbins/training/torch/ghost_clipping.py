@@ -29,7 +29,7 @@ from torch import nn
 
 from ballsbins.errors import RunError
 from ballsbins.training.grid import UNIT_ROUNDOFF, gamma
-from ballsbins.training.torch.clipped_sums import COARSE
+from ballsbins.training.torch.clipped_sums import COARSE, row_squares
 
 Norms = dict[torch.Tensor, torch.Tensor]
 _AT_ONCE = 1 << 20  # values of per-example gradients in memory at a time
@@ -51,43 +51,56 @@ def linear_norms(layer: nn.Linear, activations: list[torch.Tensor], backprops: t
     rows = len(backprops)
     g = backprops.reshape(rows, -1, backprops.shape[-1])
     a = activations[0].reshape(rows, -1, activations[0].shape[-1])
-    found: Norms = {}
-    if layer.weight.requires_grad:
-        found[layer.weight] = _product_norms(a, g)
-    if layer.bias is not None and layer.bias.requires_grad:
-        wide = g.double()
-        lengths = wide.square().sum(dim=2).sqrt()
-        slack = gamma(g.shape[1] + g.shape[2] + 4, UNIT_ROUNDOFF)
-        found[layer.bias] = wide.sum(dim=1).square().sum(dim=1).sqrt() + slack * lengths.sum(dim=1)
-    return found
+    weight = layer.weight if layer.weight.requires_grad else None
+    bias = layer.bias if layer.bias is not None and layer.bias.requires_grad else None
+    inputs = a if weight is not None else None
+    parts = [_layer_norms(None if inputs is None else inputs[rows], g[rows]) for rows in _pieces(a, g)]
+    of_weight, of_bias = (torch.cat(norms) for norms in zip(*parts, strict=True))
+    found = {weight: of_weight, bias: of_bias}
+    return {parameter: norms for parameter, norms in found.items() if parameter is not None}
 
 
-def _product_norms(a: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """Norms of Σ_t g_t a_tᵀ for every row."""
+def _pieces(a: torch.Tensor, g: torch.Tensor) -> list[slice]:
+    """Rows to take at a time, so that what is computed of them in float64 stays small."""
     positions, inputs, outputs = a.shape[1], a.shape[2], g.shape[2]
+    values = max(positions * (inputs + outputs), min(positions**2, inputs * outputs), 1)
+    step = max(1, _AT_ONCE // values)
+    return [slice(begin, begin + step) for begin in range(0, max(len(a), 1), step)]
+
+
+def _layer_norms(a: torch.Tensor | None, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Norms of Σ_t g_t a_tᵀ and of Σ_t g_t for every row; without a only the latter."""
+    g = g.double()
+    positions, outputs = g.shape[1:]
     if positions == 1:
-        return _lengths(a)[:, 0] * _lengths(g)[:, 0]
+        lengths = _lengths(g)[:, 0]
+        return (lengths if a is None else _lengths(a.double())[:, 0] * lengths), lengths
+    inputs = 0 if a is None else a.shape[2]
     # Either all products of pairs of positions, or the gradient itself: whichever takes fewer multiplications.
-    pairs = positions * (inputs + outputs) < inputs * outputs
+    pairs = a is not None and positions * (inputs + outputs) < inputs * outputs
     terms = positions**2 if pairs else inputs * outputs
     slack = gamma(2 * (positions + terms + inputs + outputs + 8), UNIT_ROUNDOFF)
-    step = max(1, _AT_ONCE // terms)
-    parts = []
-    for begin in range(0, len(a), step):
-        wide_a, wide_g = a[begin : begin + step].double(), g[begin : begin + step].double()
-        mass = (_lengths(wide_a) * _lengths(wide_g)).sum(dim=1)
-        if pairs:
-            gram = torch.bmm(wide_a, wide_a.transpose(1, 2)) * torch.bmm(wide_g, wide_g.transpose(1, 2))
-            squares = gram.sum(dim=(1, 2)).clamp(min=0.0)
-            parts.append((squares + slack * mass.square()).sqrt())
-        else:
-            gradient = torch.bmm(wide_g.transpose(1, 2), wide_a)
-            parts.append(gradient.square().sum(dim=(1, 2)).sqrt() + slack * mass)
-    return torch.cat(parts) if parts else a.new_zeros(0, dtype=torch.float64)
+    if a is not None and pairs:
+        a = a.double()
+        of_inputs, of_signals = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
+        # Squared lengths stand on the diagonals.
+        squares = of_signals.diagonal(dim1=1, dim2=2)
+        mass = (of_inputs.diagonal(dim1=1, dim2=2) * squares).sqrt().sum(dim=1)
+        bias = of_signals.sum(dim=(1, 2)).clamp(min=0.0) + slack * squares.sqrt().sum(dim=1).square()
+        weight = of_inputs.mul_(of_signals).sum(dim=(1, 2)).clamp(min=0.0) + slack * mass.square()
+        return weight.sqrt_(), bias.sqrt_()
+    lengths = _lengths(g)
+    bias = _lengths(g.sum(dim=1)) + slack * lengths.sum(dim=1)
+    if a is None:
+        return bias, bias
+    a = a.double()
+    gradient = torch.bmm(g.transpose(1, 2), a)
+    return _lengths(gradient.flatten(1)) + slack * (_lengths(a) * lengths).sum(dim=1), bias
 
 
 def _lengths(vectors: torch.Tensor) -> torch.Tensor:
-    return vectors.double().square().sum(dim=-1).sqrt()
+    lengths: torch.Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return lengths
 
 
 def embedding_norms(layer: nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor) -> Norms:
@@ -103,19 +116,30 @@ def embedding_norms(layer: nn.Embedding, activations: list[torch.Tensor], backpr
     summed = torch.zeros(len(places), g.shape[2], dtype=torch.float64, device=g.device)
     summed.index_add_(0, inverse, g.reshape(-1, g.shape[2]))
     squares = torch.zeros(rows, dtype=torch.float64, device=g.device)
-    squares.index_add_(0, places // layer.num_embeddings, summed.square().sum(dim=1))
+    squares.index_add_(0, places // layer.num_embeddings, _lengths(summed).square())
     slack = gamma(2 * ids.shape[1] + g.shape[2] + 8, UNIT_ROUNDOFF)
     return {layer.weight: squares.sqrt() + slack * _lengths(g).sum(dim=1)}
 
 
 def _in_float64(sampler: Callable[..., dict[Any, torch.Tensor]]) -> Callable[..., dict[Any, torch.Tensor]]:
+    """Have Opacus take norms in float64 of the per-example gradients that a layer has."""
+
     def widened(layer: nn.Module, activations: Any, backprops: torch.Tensor) -> dict[Any, torch.Tensor]:
         require_precise_signals(backprops)
         return {
-            parameter: each.double() for parameter, each in sampler(layer, activations, backprops).items()
+            parameter: each.double() if _meets_again(parameter) else row_squares(each).sqrt()[:, None]
+            for parameter, each in sampler(layer, activations, backprops).items()
         }
 
     return widened
+
+
+def _meets_again(parameter: Any) -> bool:
+    """Whether the batch uses a parameter more than once, so that Opacus adds up gradients before it takes norms.
+
+    If not, the norm in one column serves as well as the gradient: it is its own norm, and much smaller.
+    """
+    return parameter._forward_counter != 1 or getattr(parameter, "_current_grad_sample", None) is not None
 
 
 def require_precise_signals(backprops: torch.Tensor) -> None:

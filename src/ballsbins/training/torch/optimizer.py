@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.noise.draw import NoiseAhead
 from ballsbins.training.grid import Grid
-from ballsbins.training.torch.clipped_sums import COARSE, clipped_sum, write_gradients
+from ballsbins.training.torch.clipped_sums import COARSE, clipped_sum, on_grid, write_gradients
 from ballsbins.training.torch.guarded_run import GuardedRun
 
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
@@ -103,9 +104,7 @@ class _Guarded:
             _check_processed_flag(parameter.grad_sample)
             _mark_as_processed(parameter.grad_sample)
         self.rows += len(samples[0])
-        sums = clipped_sum(samples, self.grid)
-        self.finite &= sums is not None
-        self._add(sums)
+        self._add(clipped_sum(samples, self.grid) or [None] * len(parameters))
 
     def accumulate(self) -> None:
         """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
@@ -122,24 +121,19 @@ class _Guarded:
                 "returned; add up several such losses first; change no gradient before the step."
             )
         self.rows += len(self.module.per_sample_gradient_norms)
-        gradients = [parameter.grad for parameter in self.params]
-        finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
-        self.finite &= finite
-        self._add(
-            [(gradient.double() / self.grid.unit).round_() for gradient in gradients] if finite else None
-        )
+        sums = [on_grid(parameter.grad, self.grid.unit) for parameter in self.params]
+        self._add(sums)
 
-    def _add(self, sums: list[torch.Tensor] | None) -> None:
-        """Add integers to those of the physical batches before; exact in any order."""
-        for number, parameter in enumerate(self.params):
-            if sums is None:  # the step will be refused
-                sums_there = torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+    def _add(self, sums: Sequence[torch.Tensor | None]) -> None:
+        """Add integers to those of the physical batches before; exact in any order. None: the step is refused."""
+        for parameter, found in zip(self.params, sums, strict=True):
+            self.finite &= found is not None
+            if found is None or parameter.summed_grad is None:
+                parameter.summed_grad = (
+                    torch.zeros_like(parameter, dtype=torch.float64) if found is None else found
+                )
             else:
-                sums_there = sums[number].to(parameter.device)
-            if parameter.summed_grad is None:
-                parameter.summed_grad = sums_there
-            else:
-                parameter.summed_grad += sums_there
+                parameter.summed_grad += found
 
     def note_clipped(self) -> None:
         """Remember what ghost clipping has just left (called by its loss)."""
