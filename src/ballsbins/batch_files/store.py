@@ -105,10 +105,8 @@ class Location:
             return self.filesystem.get_file_info(chosen)
 
     def open(self) -> Any:
-        """An Arrow file to read from anywhere in it; of this machine's files a memory map."""
+        """An Arrow file to read from anywhere in it."""
         with naming(self):
-            if self.local is not None and self.local.stat().st_size:
-                return arrow.memory_map(self.path)
             return self.filesystem.open_input_file(self.path)
 
     def read_bytes(self) -> bytes:
@@ -186,7 +184,7 @@ class Sink:
     def __init__(self, stream: Any) -> None:
         """Take an open stream."""
         self.stream, self.bytes = stream, 0
-        self._hash = xxhash.xxh3_128()
+        self._hash = xxhash.xxh3_64()
 
     def write(self, data: Any) -> int:
         """Write the next bytes."""
@@ -221,9 +219,15 @@ class Sink:
         """Say no."""
         return False
 
+    def section(self) -> str:
+        """The xxh3 hash, 64 bits as hexadecimal digits, of the bytes since the last call; the next begins here."""
+        found = str(self._hash.hexdigest())
+        self._hash.reset()
+        return found
+
     @property
     def checksum(self) -> str:
-        """The xxh3 hash of the bytes so far, 128 bits as hexadecimal digits."""
+        """The xxh3 hash of the bytes since the last `section`, or of all if there was none."""
         return str(self._hash.hexdigest())
 
 

@@ -1,0 +1,114 @@
+"""A hash of rows as they pass: the same however they are cut into batches, whatever file or engine they come from.
+
+It is over values, not over files: the null slots, dictionaries and paddings of Arrow do not count. Every row group of
+a Parquet file, or a whole text file, has one; that of a file is the hash of those of its row groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ballsbins._extras import Later
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Reading tables", extra="data")
+compute = Later("pyarrow.compute", feature="Reading tables", extra="data")
+xxhash = Later("xxhash", feature="Checksums of tables", extra="data")
+
+
+class RowsDigest:
+    """The hash of the rows given to `update` so far, by column."""
+
+    def __init__(self) -> None:
+        """Begin with no rows."""
+        self._rows = 0
+        self._columns: dict[str, _Values] = {}
+
+    def update(self, rows: pa.RecordBatch) -> None:
+        """Add rows; all of them have the same columns."""
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            self._columns.setdefault(name, _Values()).update(column)
+        self._rows += rows.num_rows
+
+    def digest(self) -> bytes:
+        """16 bytes."""
+        whole = xxhash.xxh3_128(self._rows.to_bytes(8, "little"))
+        for name, values in sorted(self._columns.items()):
+            whole.update(f"{name}\0".encode())
+            whole.update(values.digest())
+        return bytes(whole.digest())
+
+
+def combined(digests: Iterable[bytes]) -> str:
+    """The hash of a file, from those of its row groups in order."""
+    return str(xxhash.xxh3_128(b"".join(digests)).hexdigest())
+
+
+class _Values:
+    """The hash of the values of one column, or of what is nested in it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._hash, self._lengths, self._nulls = (xxhash.xxh3_64() for _ in range(3))
+        self._nested: list[_Values] = []
+
+    def digest(self) -> bytes:
+        own = b"".join(part.digest() for part in (self._hash, self._lengths, self._nulls))
+        return own + b"".join(child.digest() for child in self._nested)
+
+    def update(self, array: Any) -> None:
+        types = arrow.types
+        if isinstance(array, arrow.ExtensionArray):
+            array = array.storage
+        if types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        count = len(array)
+        if array.null_count:
+            missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+            self._nulls.update(missing + self._count)
+            array = array.drop_null()  # what is in the slot of a missing value is anything
+        self._count += count
+        self._update_present(array, array.type)
+
+    def _update_present(self, array: Any, kind: Any) -> None:
+        types = arrow.types
+        if types.is_null(kind) or not len(array):
+            return
+        if types.is_struct(kind):
+            self._update_nested(array.flatten())
+        elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+            self._lengths.update(compute.list_value_length(array).cast(arrow.int64()).to_numpy())
+            self._update_nested([array.flatten()])
+        elif types.is_fixed_size_list(kind):
+            self._update_nested([array.flatten()])
+        elif types.is_boolean(kind):
+            self._hash.update(array.cast(arrow.uint8()).to_numpy())
+        elif types.is_large_string(kind) or types.is_large_binary(kind):
+            self._update_text(array, np.int64)
+        elif types.is_string(kind) or types.is_binary(kind):
+            self._update_text(array, np.int32)
+        elif types.is_fixed_size_binary(kind) or types.is_primitive(kind) or types.is_decimal(kind):
+            width = kind.bit_width // 8
+            data = memoryview(array.buffers()[1])
+            self._hash.update(data[array.offset * width : (array.offset + len(array)) * width])
+        else:  # rare: what has neither buffers of values nor of lengths
+            for value in array.to_pylist():
+                self._hash.update(repr(value).encode())
+
+    def _update_text(self, array: Any, index: Any) -> None:
+        offsets = np.frombuffer(array.buffers()[1], dtype=index)[array.offset : array.offset + len(array) + 1]
+        self._lengths.update(np.diff(offsets).astype(np.int64))
+        data = array.buffers()[2]
+        if data is not None:
+            self._hash.update(memoryview(data)[int(offsets[0]) : int(offsets[-1])])
+
+    def _update_nested(self, arrays: Iterable[Any]) -> None:
+        for number, child in enumerate(arrays):
+            if number == len(self._nested):
+                self._nested.append(_Values())
+            self._nested[number].update(child)
