@@ -23,7 +23,7 @@ from ballsbins.batch_files.build import Report, Reporter, sorted_batches
 from ballsbins.batch_files.build_plan import BuildPlan, plan_build
 from ballsbins.batch_files.epoch_directory import new_file
 from ballsbins.batch_files.format import stored_epoch
-from ballsbins.batch_files.inputs import Inputs
+from ballsbins.batch_files.inputs import Digests, Inputs, Piece
 from ballsbins.batch_files.row_order import check_row_order, row_order_of
 from ballsbins.batch_files.sort import Memory
 from ballsbins.errors import InvalidInputError
@@ -71,11 +71,25 @@ class Positions(Inputs):
         """The first of them."""
         return arrow.table([arrow.array(np.arange(min(self._rows, _ROW_GROUP)))], schema=self.schema)
 
-    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give some at a time."""
-        for begin in range(0, self._rows, rows):
-            numbers = np.arange(begin, min(begin + rows, self._rows))
-            yield 8 * (begin + len(numbers)), arrow.record_batch([arrow.array(numbers)], schema=self.schema)
+    def pieces(self) -> list[Piece]:
+        """As many numbers as a row group of the file has."""
+        return [
+            Piece(0, begin // _ROW_GROUP, begin, rows, 8 * rows)
+            for begin in range(0, self._rows, _ROW_GROUP)
+            if (rows := min(_ROW_GROUP, self._rows - begin))
+        ]
+
+    def read(
+        self, rows: int, pieces: Sequence[Piece] | None = None, digests: Digests | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give some at a time; there is nothing to hash."""
+        del digests
+        done = 0
+        for piece in self.pieces() if pieces is None else pieces:
+            for begin in range(piece.first, piece.first + piece.rows, rows):
+                numbers = np.arange(begin, min(begin + rows, piece.first + piece.rows))
+                done += len(numbers)
+                yield 8 * done, arrow.record_batch([arrow.array(numbers)], schema=self.schema)
 
 
 def plan_assignment(

@@ -1,17 +1,30 @@
-"""The table to batch: Parquet, CSV or TSV files, local or at any address that pyarrow.fs knows, read in pieces."""
+"""The table to batch: Parquet, CSV or TSV files, local or in an object store, read in pieces."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballsbins._extras import Later, load
+from ballsbins.batch_files.digest import RowsDigest, combined
+from ballsbins.batch_files.input_files import (
+    File,
+    Footer,
+    changed,
+    each,
+    etag_of,
+    files_at,
+    naming,
+    read_footer,
+    require_unchanged,
+)
 from ballsbins.errors import DataError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -20,13 +33,15 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Reading tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 
-_KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
-_PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
 _FINGERPRINT_BYTES = 1 << 16  # of the beginning and the end of a file, where Parquet has its footer
 _CSV_BLOCK = 1 << 22
 _SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 23
 # Rows at a time: they may be far wider than footers tell, which see repeated words once.
 _SAMPLE_READ = 1 << 10
+# A row group of a store that is packed smaller than this is fetched at once, not column by column.
+_FETCHED_BYTES = 16 << 20
+
+Digests = dict[tuple[int, int], bytes]  # of row groups, by the number of the file and of the group
 
 
 @dataclass(frozen=True)
@@ -37,15 +52,14 @@ class CsvOptions:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class File:
-    """One file: where, and how large."""
+class Piece(NamedTuple):
+    """A row group of a Parquet file, or a whole text file: where it is, and its first row, rows and bytes."""
 
-    filesystem: Any
-    path: str
-    shown: str
-    size: int
-    kind: str
+    file: int
+    group: int
+    first: int
+    rows: int
+    bytes: int
 
 
 class Inputs:
@@ -54,6 +68,7 @@ class Inputs:
     def __init__(self, files: Sequence[File], csv: CsvOptions) -> None:
         """Use `open_inputs`."""
         self.files, self.csv = tuple(files), csv
+        self.footers: list[Footer] = each(read_footer, self.files) if self.is_parquet else []
         self.stored_schema: pa.Schema = self._common_schema()
         self.schema: pa.Schema = self.stored_schema
 
@@ -76,49 +91,45 @@ class Inputs:
 
     def count(self) -> int:
         """The number of rows: from the footers of Parquet files; text files are read once for it."""
+        return sum(self.row_counts)
+
+    @cached_property
+    def row_counts(self) -> list[int]:
+        """The number of rows of every file."""
         if self.is_parquet:
-            total = 0
-            for file in self.files:
-                with naming(file), file.filesystem.open_input_file(file.path) as source:
-                    total += parquet.read_metadata(source).num_rows
-            return total
+            return [footer.rows for footer in self.footers]
         narrow = self.only(self.schema.names[:1])
-        return sum(batch.num_rows for _, batch in narrow.read(1 << 20))
+        counts = []
+        for file in self.files:
+            with naming(file):
+                counts.append(sum(batch.num_rows for batch in narrow._read_text(file, 1 << 20)))
+        return counts
 
     @cached_property
     def stored_row_bytes(self) -> float:
         """The bytes of a row, unpacked, in the widest row group that a footer tells of; 0 where none does."""
-        if not self.is_parquet:
-            return 0.0
-        widest = 0.0
-        for file in self.files:
-            with naming(file), file.filesystem.open_input_file(file.path) as source:
-                footer = parquet.read_metadata(source)
-            for number in range(footer.num_row_groups):
-                group = footer.row_group(number)
-                # small ones tell of headers more than of rows
-                if group.num_rows >= 1000 or group.total_byte_size >= 1 << 20:
-                    widest = max(widest, self._read_bytes(group) / max(group.num_rows, 1))
-        return widest
+        return max((footer.widest_row(self.schema.names) for footer in self.footers), default=0.0)
 
-    def _read_bytes(self, group: Any) -> int:
-        """The bytes, unpacked, of the columns of a row group that are read."""
-        if len(self.schema) == len(self.stored_schema):
-            return int(group.total_byte_size)
-        below = tuple(f"{name}." for name in self.schema.names)
-        chunks = (group.column(number) for number in range(group.num_columns))
-        return sum(
-            int(chunk.total_uncompressed_size)
-            for chunk in chunks
-            if f"{chunk.path_in_schema}.".startswith(below)
-        )
+    def pieces(self) -> list[Piece]:
+        """All pieces, in the order of their rows."""
+        found, first = [], 0
+        for number, (file, rows) in enumerate(zip(self.files, self.row_counts, strict=True)):
+            if not self.is_parquet:
+                found.append(Piece(number, 0, first, rows, file.size))
+                first += rows
+                continue
+            footer = self.footers[number]
+            for group, (size, packed) in enumerate(zip(footer.group_rows, footer.packed_bytes, strict=True)):
+                found.append(Piece(number, group, first, size, packed))
+                first += size
+        return found
 
     def fingerprint(self) -> str:
         """A digest that tells two inputs apart: names, sizes, and the beginning and end of every file, in order."""
         digest = hashlib.sha256()
         for file in self.files:
-            digest.update(f"{Path(file.path).name}\0{file.size}\0".encode())
-            with naming(file), file.filesystem.open_input_file(file.path) as source:
+            digest.update(f"{file.location.name}\0{file.size}\0".encode())
+            with naming(file), file.location.open() as source:
                 digest.update(source.read(min(file.size, _FINGERPRINT_BYTES)))
                 source.seek(max(file.size - _FINGERPRINT_BYTES, 0))
                 digest.update(source.read(_FINGERPRINT_BYTES))
@@ -136,34 +147,63 @@ class Inputs:
                 break
         return arrow.Table.from_batches(taken, schema=self.schema)
 
-    def read(self, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give (bytes of the files read so far, about; some of the next rows), at most `rows` of them at a time."""
-        before = 0
-        for file in self.files:
-            with naming(file):
-                yield from self._read_file(file, rows, before)
-            before += file.size
+    def read(
+        self, rows: int, pieces: Sequence[Piece] | None = None, digests: Digests | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Give (bytes of the files read so far, about; some of the next rows), at most `rows` of them at a time.
 
-    def _read_file(self, file: File, rows: int, before: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        names = self.schema.names
-        if file.kind == "parquet":
-            with file.filesystem.open_input_file(file.path) as source:
-                opened = parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False)
-                done, total = 0, max(opened.metadata.num_rows, 1)
-                for batch in opened.iter_batches(rows, columns=names, use_threads=False):
-                    done += batch.num_rows
-                    rows_of_table = batch.select(names)
-                    if rows_of_table.schema != self.schema:
-                        rows_of_table = rows_of_table.cast(self.schema)
-                    yield before + file.size * done // total, rows_of_table
-        else:
-            with file.filesystem.open_input_stream(file.path) as source:
-                types = {entry.name: entry.type for entry in self.schema}
+        Args:
+            rows: the most rows to give at a time.
+            pieces: what to read, in order; all by default.
+            digests: where the hash of every piece is left when it has been read.
+
+        Raises:
+            DataError: a file cannot be read, or is not the one that was opened first.
+        """
+        before = 0
+        for number, of_file in groupby(self.pieces() if pieces is None else pieces, lambda piece: piece.file):
+            file, these = self.files[number], list(of_file)
+            total, size = sum(piece.rows for piece in these), sum(piece.bytes for piece in these)
+            with naming(file):
+                some = (
+                    self._read_groups(number, these, rows) if self.is_parquet else self._read_text(file, rows)
+                )
                 done = 0
-                for batch in self._open_csv(file, source, types, names):
-                    done += batch.nbytes
-                    for begin in range(0, batch.num_rows, rows):
-                        yield before + min(done, file.size), batch.slice(begin, rows)
+                for batch in some if digests is None else _hashed(file, some, these, digests):
+                    done += batch.num_rows
+                    yield before + size * done // max(total, 1), batch
+            before += size
+
+    def file_digests(self, digests: Digests) -> list[str]:
+        """The hash of every file, from those of all pieces; raises if a file has changed since it was opened."""
+        require_unchanged(self.files)
+        groups = [len(footer.group_rows) for footer in self.footers] or [1] * len(self.files)
+        return [
+            combined(digests[number, group] for group in range(count)) for number, count in enumerate(groups)
+        ]
+
+    def _read_groups(self, number: int, pieces: Sequence[Piece], rows: int) -> Iterator[pa.RecordBatch]:
+        file, footer, names = self.files[number], self.footers[number], self.schema.names
+        groups = [piece.group for piece in pieces]
+        fetch = file.location.local is None and max(footer.packed_bytes, default=0) <= _FETCHED_BYTES
+        with file.location.open() as source:
+            if etag_of(source) != footer.etag:
+                raise changed(file)
+            opened = parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=fetch)
+            if opened.num_row_groups != len(footer.group_rows):
+                raise changed(file)
+            # What is fetched ahead is fetched for all groups of a call.
+            for some in [[group] for group in groups] if fetch else [groups]:
+                for batch in opened.iter_batches(rows, row_groups=some, columns=names, use_threads=False):
+                    chosen = batch.select(names)
+                    yield chosen if chosen.schema == self.schema else chosen.cast(self.schema)
+
+    def _read_text(self, file: File, rows: int) -> Iterator[pa.RecordBatch]:
+        types = {entry.name: entry.type for entry in self.schema}
+        with file.location.open_stream() as source:
+            for batch in self._open_csv(file, source, types, self.schema.names):
+                for begin in range(0, batch.num_rows, rows):
+                    yield batch.slice(begin, rows)
 
     def _open_csv(
         self, file: File, source: Any, types: Mapping[str, Any], names: Sequence[str] | None
@@ -187,8 +227,8 @@ class Inputs:
         """
         known = {name: _type_of(name, kind) for name, kind in self.csv.types.items()}
         common: dict[str, Any] = {}
-        for file in self.files:
-            found = self._schema_of(file, known)
+        for number, file in enumerate(self.files):
+            found = self.footers[number].schema if self.is_parquet else self._text_schema(file, known)
             repeated = [name for name in found.names if found.names.count(name) > 1]
             if repeated:
                 raise DataError(
@@ -207,16 +247,43 @@ class Inputs:
             return arrow.schema([arrow.field(name, known.get(name, arrow.null())) for name in common])
         return arrow.schema(list(common.values()))
 
-    def _schema_of(self, file: File, types: Mapping[str, Any]) -> pa.Schema:
+    def _text_schema(self, file: File, types: Mapping[str, Any]) -> pa.Schema:
         with naming(file):
-            if file.kind == "parquet":
-                with file.filesystem.open_input_file(file.path) as source:
-                    return parquet.read_schema(source).remove_metadata()
-            with file.filesystem.open_input_stream(file.path) as source:
+            with file.location.open_stream() as source:
                 found = self._open_csv(file, source, types, None).schema
             for name in types.keys() - set(found.names):
                 raise _missing_column(name, file, found.names)
             return found
+
+
+def _hashed(
+    file: File, batches: Iterator[pa.RecordBatch], pieces: Sequence[Piece], digests: Digests
+) -> Iterator[pa.RecordBatch]:
+    """Give on the rows of some pieces of a file, and leave the hash of each piece."""
+    waiting, digest = deque(pieces), RowsDigest()
+    left = waiting[0].rows
+
+    def finish_piece() -> None:
+        nonlocal digest, left
+        piece = waiting.popleft()
+        digests[piece.file, piece.group] = digest.digest()
+        digest, left = RowsDigest(), waiting[0].rows if waiting else 0
+
+    for batch in batches:
+        begin = 0
+        while begin < batch.num_rows:
+            if not waiting:  # more rows than there were when they were counted
+                raise changed(file)
+            taken = min(left, batch.num_rows - begin)
+            digest.update(batch.slice(begin, taken))
+            begin, left = begin + taken, left - taken
+            if not left:
+                finish_piece()
+        yield batch
+    while waiting and not left:
+        finish_piece()
+    if waiting:
+        raise changed(file)
 
 
 def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = None) -> Inputs:
@@ -246,7 +313,7 @@ def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = Non
         raise InvalidInputError(
             "the inputs", [], "at least one file or directory", "Name the table to batch."
         )
-    files = [file for address in addresses for file in _files_at(str(address))]
+    files = [file for address in addresses for file in files_at(address)]
     for file in files:
         if file.kind != files[0].kind:
             raise DataError(
@@ -268,60 +335,6 @@ def _type_of(column: str, name: str) -> Any:
         raise InvalidInputError(
             f"the type of {column}", name, "a type of Arrow", "For example int64, float32, string or bool."
         ) from None
-
-
-def _files_at(address: str) -> list[File]:
-    fs = load("pyarrow.fs", feature="Reading tables", extra="data")
-    scheme = f"{address.split('://', maxsplit=1)[0]}://" if "://" in address else ""
-    try:
-        if scheme:
-            filesystem, path = fs.FileSystem.from_uri(address)
-        else:
-            filesystem, path = fs.LocalFileSystem(), str(Path(address).absolute())
-        info = filesystem.get_file_info(path)
-        found = []
-        if info.type == fs.FileType.Directory:
-            below = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-            found = sorted((entry.path, entry.size) for entry in below if entry.type == fs.FileType.File)
-    except (OSError, arrow.ArrowException, UnicodeError) as error:  # a name of bytes that are not text, too
-        raise DataError(f"{address!r} cannot be read ({error}). Check the address and your rights.") from None
-
-    def shown(path: str) -> str:
-        return address if path == info.path else f"{address.rstrip('/')}/{path[len(info.path) :].lstrip('/')}"
-
-    if info.type == fs.FileType.File:
-        kind = _kind_of(path)
-        if kind is None:
-            raise DataError(
-                f"{address!r} is of no kind that can be read: its name must end in .parquet, .pq, "
-                ".csv or .tsv (text also "
-                "with .gz, .bz2, .zst or .lz4 behind). Rename or convert it."
-            )
-        return [File(filesystem, path, address, info.size, kind)]
-    if info.type == fs.FileType.NotFound:
-        raise DataError(f"{address!r} does not exist. Name a file or a directory of files.")
-    files = [
-        File(filesystem, path, shown(path), size, kind)
-        for path, size in found
-        if not _hidden(path[len(info.path) :]) and (kind := _kind_of(path)) is not None
-    ]
-    if not files:
-        raise DataError(f"{address!r} has no Parquet, CSV or TSV files. Name a directory that has some.")
-    return files
-
-
-def _hidden(path: str) -> bool:
-    """Whether other tools left this file for themselves, as _SUCCESS and .part-0.crc are."""
-    return any(part.startswith((".", "_")) for part in path.split("/") if part)
-
-
-def _kind_of(path: str) -> str | None:
-    name = Path(path).name.lower()
-    for ending in _PACKED:
-        if name.endswith(ending):
-            kind = _KINDS.get(Path(name.removesuffix(ending)).suffix)
-            return None if kind == "parquet" else kind
-    return _KINDS.get(Path(name).suffix)
 
 
 def _movable(entry: pa.Field, file: File) -> pa.Field:
@@ -373,16 +386,3 @@ def _selected(schema: pa.Schema, columns: Sequence[str], file: File) -> pa.Schem
         if name not in schema.names:
             raise _missing_column(name, file, schema.names)
     return arrow.schema([schema.field(name) for name in columns])
-
-
-@contextmanager
-def naming(file: File) -> Iterator[None]:
-    """Turn what goes wrong with a file into an error that names it."""
-    try:
-        yield
-    except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())  # Arrow says some things in several lines
-        raise DataError(
-            f"{file.shown!r} cannot be read: {said.rstrip('.')}. Check that it is whole and that you may read it; "
-            "for text, that its columns have the types they seem to have (see --type)."
-        ) from None

@@ -109,6 +109,11 @@ class Location:
         with naming(self):
             return self.filesystem.open_input_file(self.path)
 
+    def open_stream(self) -> Any:
+        """An Arrow stream to read from the front, unpacked if the name says that it is packed."""
+        with naming(self):
+            return self.filesystem.open_input_stream(self.path)
+
     def read_bytes(self) -> bytes:
         """All of a file."""
         with naming(self), self.filesystem.open_input_stream(self.path, compression=None) as stream:

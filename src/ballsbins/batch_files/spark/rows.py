@@ -15,7 +15,8 @@ from ballsbins._extras import load
 from ballsbins.batch_files.assignments import POSITION, Positions
 from ballsbins.batch_files.build_plan import BuildPlan
 from ballsbins.batch_files.format import Manifest
-from ballsbins.batch_files.inputs import File, Inputs, naming
+from ballsbins.batch_files.input_files import File
+from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.spark import executor_functions as assignment
 from ballsbins.batch_files.spark.part_writer import BATCH, NAME, WORD
@@ -65,7 +66,7 @@ def _identified(plan: BuildPlan, session: SparkSession) -> DataFrame:
         return session.range(plan.num_examples).select(
             sql.col("id").alias(POSITION), sql.col("id").alias(IDENTITY)
         )
-    counts = row_counts(plan.inputs) if plan.inputs.is_parquet else None
+    counts = plan.inputs.row_counts if plan.inputs.is_parquet else None
     return identified(session, plan.inputs, counts, plan.identity)
 
 
@@ -106,16 +107,6 @@ def _first_ranks(plan: BuildPlan, manifest: Manifest) -> NDArray[np.int64]:
 IDENTITY = "__ballsbins_identity"
 _FILE, _ROW, _FIRST = "__ballsbins_file", "__ballsbins_row", "__ballsbins_first"
 _SCHEMES = {"s3": "s3a"}  # where pyarrow.fs and Hadoop call one thing by two names
-
-
-def row_counts(inputs: Inputs) -> list[int]:
-    """The number of rows of every Parquet file, from its footer."""
-    parquet = load("pyarrow.parquet", feature="Reading Parquet", extra="data")
-    counts = []
-    for file in inputs.files:
-        with naming(file), file.filesystem.open_input_file(file.path) as source:
-            counts.append(parquet.read_metadata(source).num_rows)
-    return counts
 
 
 def identified(
@@ -208,10 +199,10 @@ def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tup
 
 def _address(file: File) -> str:
     """Where Spark finds a file."""
-    scheme, separator, rest = file.shown.partition("://")
-    if not separator or scheme == "file":
-        return f"file:{file.path}"
-    return f"{_SCHEMES.get(scheme, scheme)}://{rest.partition('?')[0]}"
+    if file.location.local is not None:
+        return f"file:{file.location.path}"
+    scheme, _, rest = file.shown.partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest}"
 
 
 def _normal(address: str) -> str:
