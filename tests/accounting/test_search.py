@@ -150,8 +150,8 @@ class Counted(Curve):
     def rough_epsilon(self, log_deltas, direction):
         return self.curve.rough_epsilon(log_deltas, direction)
 
-    def log_upper(self, epsilon, direction):
-        return self.curve.log_upper(epsilon, direction)
+    def log_upper(self, epsilon, direction, enough=None):
+        return self.curve.log_upper(epsilon, direction, enough)
 
     def at(self, epsilon, direction):
         self.asked.append(direction)

@@ -7,7 +7,7 @@ from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.one_epoch.quadrature import Strikes
-from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call, rough_noise
+from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call, log_small_put, rough_noise
 from ballsbins.accounting.search import epsilon_at
 
 CASES = [
@@ -33,7 +33,9 @@ def test_chernoff_is_above_every_put_and_not_far(steps, sigma):
         assert (bound >= found.lower[rows]).all()
         close = found.value[rows] > -700.0
         assert (bound - found.value[rows])[close].max() < 8.0
+    assert (log_small_put(curve.basket, Strikes.from_log(-epsilon)) + epsilon >= found.lower).all()
     assert (curve.log_upper(epsilon, ADD) >= found.lower).all()
+    assert (curve.log_upper(epsilon, ADD, np.zeros(epsilon.shape)) >= found.lower).all()
     assert (curve.log_upper(epsilon, REMOVE) >= curve.log_delta(epsilon, REMOVE).lower).all()
 
 
@@ -91,3 +93,16 @@ def test_capped_points_say_so():
         assert curve.capped(-point, REMOVE).tolist() == [True, False]
         below_zero = curve.log_delta(-point, REMOVE).lower[0]  # 1 − e^ε, which always holds, rounded down
         assert np.log(-np.expm1(-epsilon)) - 1e-15 <= below_zero <= np.log(-np.expm1(-epsilon))
+
+
+def test_a_closed_form_proves_that_add_cannot_decide():
+    """Without Chernoff's table, which is still empty afterwards; and two kinds of bins are bounded together."""
+    curve = ExactCurve(((1000, 0.35),))
+    epsilon = np.array([10.0])
+    bound = curve.log_upper(epsilon, ADD, np.array([-400.0]))
+    assert -700.0 < bound[0] <= -400.0
+    assert "sketch" not in vars(curve._options)
+    assert curve.log_upper(epsilon, ADD)[0] <= bound[0]
+    two = Basket(((400, 0.35), (600, 0.35)))
+    strikes = Strikes.from_log(-epsilon)
+    assert log_small_put(two, strikes) == pytest.approx(log_small_put(curve.basket, strikes), rel=1e-12)

@@ -65,7 +65,7 @@ def test_the_flat_stretch_between_meeting_saddles_counts():
     omega = np.array([-6.5208191203301125 + 0.10441308422514743j])
     found = log_transform(omega, 5.834591205413442)
     truth = direct(omega[0], 5.834591205413442, found.centred[0])
-    assert abs(found.value[0] - truth) < 1e-15 * abs(truth)
+    assert abs(found.value[0] - truth) < 2e-15 * abs(truth)
 
 
 def test_more_nodes_change_nothing():

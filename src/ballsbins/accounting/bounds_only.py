@@ -95,9 +95,9 @@ class OrBounds(Curve):
         """That of the curve."""
         return self.curve.rough_epsilon(log_deltas, direction)
 
-    def log_upper(self, epsilon: Array, direction: Direction) -> Array | None:
+    def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
         """That of the curve."""
-        return self.curve.log_upper(epsilon, direction)
+        return self.curve.log_upper(epsilon, direction, enough)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """The curve's bounds on log δ(ε) where it has any."""

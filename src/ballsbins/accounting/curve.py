@@ -132,8 +132,11 @@ class Curve(ABC):
         """About where δ(ε) = e^{log_deltas}: where a search may start; None if the method has no such thing."""
         return None
 
-    def log_upper(self, epsilon: Array, direction: Direction) -> Array | None:
-        """A cheap upper bound on log δ(ε), ε ≥ 0, that need not be sharp; None if the method has no such thing."""
+    def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
+        """A cheap upper bound on log δ(ε), ε ≥ 0, that need not be sharp; None if the method has no such thing.
+
+        Where it is at most `enough`, no better one is looked for.
+        """
         return None
 
 

@@ -24,10 +24,13 @@ _FAR = 1e4  # log δ is not followed farther below the target than this
 _LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
 _FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
 _GUESSED = 0.004  # the same, for a root that was guessed
-_MOST_ROUNDS = 100
+# For one root alone, Chebyshev points within 1 % of the guess: if the root is among them it is found to all digits.
+_AROUND_ONE = 0.01 * np.cos(np.pi * (np.arange(8) + 0.5) / 8)
+_MOST_ROUNDS = 100  # of a search: a few are usual
 _USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
 _BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
 _AROUND = np.array([-1.0, 0.0, 1.0])
+_NEIGHBOURS = 8  # most points that a root is interpolated from
 _TENTHS = np.array([0.01, 0.1, 0.5])  # of the right end, where the left one is 0
 _PAST_WIDTH = (
     1.5  # times the curve's own error, as a distance in ε: there both sides of a root are told apart
@@ -119,7 +122,7 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
         points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
     else:
         centre = np.nan_to_num(guess, nan=table.scale)
-        points = np.concatenate([centre, centre * (1.0 - _GUESSED), centre * (1.0 + _GUESSED)])
+        points = np.outer(1.0 + (_AROUND_ONE if targets.size == 1 else _GUESSED * _AROUND), centre).ravel()
     table.ask(np.clip(points, 0.0, LARGEST_EPSILON))
 
 
@@ -193,7 +196,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
 
     The logarithm of ε is interpolated, as a polynomial in log δ through the points nearest to the root (Neville).
     """
-    count = min(6, len(table.epsilon))
+    count = min(_NEIGHBOURS, len(table.epsilon))
     right = table.first_within(side, targets)
     first = np.clip(right - count // 2, 0, len(table.epsilon) - count)
     window = first[:, None] + np.arange(count)
@@ -262,7 +265,7 @@ class BothDirections(Mapping[Direction, Array]):
 def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) -> bool:
     """Whether δ(ε) ≤ e^target is proved for all: by a cheap bound if the curve has one, or by its upper bound."""
     curve = curve.above
-    quick = curve.log_upper(epsilon, direction)
+    quick = curve.log_upper(epsilon, direction, targets)
     left = np.ones(targets.shape, dtype=bool) if quick is None else quick > targets
     return not left.any() or bool((curve.log_delta(epsilon[left], direction).upper <= targets[left]).all())
 
@@ -270,7 +273,7 @@ def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) 
 def largest_log_delta(curve: Curve, epsilon: Array) -> Array:
     """The larger of the upper bounds on log δ(ε) in both directions, without "add" where a cheap bound is lower."""
     upper = curve.log_delta(epsilon, REMOVE).upper
-    quick = curve.log_upper(epsilon, ADD)
+    quick = curve.log_upper(epsilon, ADD, upper)
     left = np.ones(upper.shape, dtype=bool) if quick is None else quick > upper
     if left.any():
         upper[left] = np.maximum(upper[left], curve.log_delta(epsilon[left], ADD).upper)

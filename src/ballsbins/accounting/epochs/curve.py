@@ -99,7 +99,7 @@ class ProductCurve(Curve):
                 log_delta = np.minimum.accumulate(log_delta)
         return np.asarray(np.exp(np.interp(-log_deltas, -log_delta, log_epsilon)))
 
-    def log_upper(self, epsilon: Array, direction: Direction) -> Array:
+    def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
         """A bound on log δ(ε), ε ≥ 0, that costs little and is good enough to tell that δ is negligible."""
         product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
         bounds = np.array(

@@ -6,6 +6,7 @@ carry less noise than the others: two kinds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,25 +70,38 @@ class Basket:
             plain += np.where(part.centred, 0.0, float(count))
         return total, plain
 
-    def on_cut(self, log_r: Real, refine: float = 1.0) -> tuple[Real, Real, Real]:
+    def on_cut(self, log_r: Real) -> tuple[Real, Real, Real]:
         """As `exponent` at −r + i0: real part, log of the phase (turning downwards) and plain bins."""
-        real, plain = np.zeros_like(log_r), np.zeros_like(log_r)
-        log_phase = np.full_like(log_r, -np.inf)
-        for count, sigma in self.kinds:
-            part = cut.on_cut(log_r, sigma, refine)
-            real += count * part.real
-            log_phase = np.logaddexp(log_phase, np.log(count) + part.log_phase)
-            plain += np.where(part.centred, 0.0, float(count))
-        return real, log_phase, plain
+        return self._on_cut([cut.Way(log_r, sigma) for _, sigma in self.kinds], slice(None), 1.0)
 
-    def cut_errors(
-        self, log_r: Real, real: Real, log_phase: Real, probes: int = _PROBES
-    ) -> tuple[float, float]:
-        """Relative errors of the real part and of the phase, from computing some points with more nodes."""
-        some = slice(0, None, max(1, len(log_r) // probes))
-        finer_real, finer_phase, _ = self.on_cut(log_r[some], FINER)
+    def checked_on_cut(self, log_r: Real, many: int | None = None) -> tuple[Real, Real, Real, float, float]:
+        """The same, and relative errors of the real part and of the phase.
+
+        They come from computing some of the first `many` points again, with more nodes (B6).
+        """
+        ways = [cut.Way(log_r, sigma) for _, sigma in self.kinds]
+        real, log_phase, plain = self._on_cut(ways, slice(None), 1.0)
+        many = many or len(log_r)
+        some = slice(0, many, max(1, many // _PROBES))
+        finer_real, finer_phase, _ = self._on_cut(ways, some, FINER)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return worst(np.abs(finer_real / real[some] - 1.0)), worst(np.abs(finer_phase - log_phase[some]))
+            errors = np.abs(finer_real / real[some] - 1.0), np.abs(finer_phase - log_phase[some])
+        return real, log_phase, plain, worst(errors[0]), worst(errors[1])
+
+    def _on_cut(self, ways: Sequence[cut.Way], rows: slice, refine: float) -> tuple[Real, Real, Real]:
+        parts = [way.values(rows, refine) for way in ways]
+        if len(parts) == 1:
+            part, count = parts[0], float(self.size)
+            return count * part.real, np.log(count) + part.log_phase, np.where(part.centred, 0.0, count)
+        counts = [float(count) for count, _ in self.kinds]
+        real = np.sum([n * part.real for n, part in zip(counts, parts, strict=True)], axis=0)
+        log_phase = np.logaddexp.reduce(
+            [np.log(n) + part.log_phase for n, part in zip(counts, parts, strict=True)]
+        )
+        plain = np.sum(
+            [np.where(part.centred, 0.0, n) for n, part in zip(counts, parts, strict=True)], axis=0
+        )
+        return real, log_phase, plain
 
     def on_axis(self, c: Real) -> tuple[Real, Real, Real, Real, Real]:
         """As `exponent` at real c > 0; and mean, cT − mean and variance of cTS, tilted by e^{−cTS}."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,7 @@ _RISEN = 0.5  # in logs: a rise of the exponent by so much is one
 # A lift off the cut.
 _NEAR, _NEAR_POINTS = 0.3, 9  # the least exponent is looked for within this of log r*, at so many points
 _TRACE_STEP = 0.25  # of u, to find the end of a path; the nodes are others
-_PANEL = 0.5  # of u
+_PANEL = 1.0  # of u
 _BELOW, _LEAST_CUT = 1.5, 0.5  # in log r: how far below what matters, and below r*, the cut is followed
 _WIDEST, _IN_WIDTHS, _GROWTH = 0.8, 2.5, 1.3  # panels on the cut: in log r, in widths at r*, growth
 # A reserve on every term of the cut, on top of its rounding and of what the probes see of L (B11): far below the goal
@@ -82,14 +83,25 @@ class Spacing:
 class CutLattice:
     """Nodes on the cut itself, for the call while it needs no lift; shared by all strikes."""
 
-    def __init__(self, basket: Basket, u: Real, spacing: Spacing, coarser: CutLattice | None = None) -> None:
-        """Take evenly spaced `u` as nodes, of which every second may be known from a coarser lattice."""
-        self.basket, self.u, self.spacing, t = basket, u, spacing, float(basket.size)
+    def __init__(
+        self,
+        basket: Basket,
+        u: Real,
+        spacing: Spacing,
+        coarser: CutLattice | None = None,
+        *,
+        rising: bool = False,
+    ) -> None:
+        """Take evenly spaced `u` as nodes, of which every second may be known from a coarser lattice.
+
+        `rising` tells that it reaches as far as any integrand rises again.
+        """
+        self.basket, self.u, self.spacing, self.rising, t = basket, u, spacing, rising, float(basket.size)
         self.log_r, slope = spacing.log_r(u)
         self.log_r[-1] = min(self.log_r[-1], basket.largest_log_r)  # it may be beyond by a rounding
         if coarser is None:
-            self.real, self.log_phase, self.plain = basket.on_cut(self.log_r)
-            self.inner, self.inner_phase = basket.cut_errors(self.log_r, self.real, self.log_phase)
+            found = basket.checked_on_cut(self.log_r)
+            self.real, self.log_phase, self.plain, self.inner, self.inner_phase = found
         else:
             values = np.empty((3, len(u)))
             values[:, ::2] = coarser.real, coarser.log_phase, coarser.plain
@@ -114,28 +126,29 @@ class CutLattice:
         least, most = (float(end) for end in (strikes.k_minus_1.min(), strikes.k_minus_1.max()))
         # At the top the integrand e^{−Tr(K−1)} has gone, compared with δ, of which one large Z alone makes e^{−x²/2}
         # (x below), or the exponent has passed its minimum near r = (K−1)/Var Z.
-        variance = np.expm1(min(s * s, _MOST_LOG_VARIANCE))
-        top = np.log(_PAST_MINIMUM / variance) + np.log(most) if rising else -np.inf
+        variance = math.expm1(min(s * s, _MOST_LOG_VARIANCE))
+        past = min(math.log(_PAST_MINIMUM / variance) + math.log(most), basket.largest_log_r)
+        top = past if rising else -math.inf
         for excess in (least, most):
-            x = max(float(np.log1p(t * excess)) / s - 0.5 * s, 0.0)
-            top = max(top, np.log(DROP + _TOP_MARGIN + _TOP_SHARE * x * x) - np.log(t) - np.log(excess))
-        top = min(float(top), basket.largest_log_r)
+            x = max(math.log1p(t * excess) / s - 0.5 * s, 0.0)
+            top = max(top, math.log(DROP + _TOP_MARGIN + _TOP_SHARE * x * x) - math.log(t) - math.log(excess))
+        top = min(top, basket.largest_log_r)
         # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s; e^{−TrK} cuts it
         # off at the peak, `away` deviations below the mean.
-        peak = min(-float(np.log(t) + np.log(strikes.k.max())), top, -0.5 * s * s)
+        peak = min(-math.log(t) - math.log(float(strikes.k.max())), top, -0.5 * s * s)
         away = -(peak + 0.5 * s * s) / s
-        bottom = peak - s * (np.sqrt(away * away + 2.0 * DROP + _BOTTOM_MARGIN) - away) - _BOTTOM_MORE
+        bottom = peak - s * (math.sqrt(away * away + 2.0 * DROP + _BOTTOM_MARGIN) - away) - _BOTTOM_MORE
         # Below the knee e^{−TrK} is 1, and a Gaussian is integrated to all digits with steps of half its deviation.
-        spacing = Spacing(peak - _KNEE, float(np.clip(_DEVIATION_STEP * s / step, 1.0, _MOST_GROWTH)))
+        spacing = Spacing(peak - _KNEE, min(max(_DEVIATION_STEP * s / step, 1.0), _MOST_GROWTH))
         first, last = spacing.u(bottom), spacing.u(top)
-        count = int(np.ceil((last - first) / step)) + 1
-        return cls(basket, np.linspace(first, last, max(count, _FEWEST)), spacing)
+        count = max(math.ceil((last - first) / step) + 1, _FEWEST)
+        return cls(basket, np.linspace(first, last, count), spacing, rising=top >= past)
 
     def finer(self) -> CutLattice:
         """The same with half the step."""
         u = np.empty(2 * len(self.u) - 1)
         u[::2], u[1::2] = self.u, 0.5 * (self.u[:-1] + self.u[1:])
-        return CutLattice(self.basket, u, self.spacing, self)
+        return CutLattice(self.basket, u, self.spacing, self, rising=self.rising)
 
     def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
         """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
@@ -218,8 +231,7 @@ class LiftContour:
             return
         reach = float(trace.u[-1])
         panels = int(np.ceil(reach / _PANEL * fineness))
-        self.fine = self._rule(trace.path, reach, panels, _FINE_X, _FINE_W)
-        self.rough = self._rule(trace.path, reach, panels, _COARSE_X, _COARSE_W)
+        self.fine, self.rough = self._rules(trace.path, reach, panels)
         # on the cut, panels no wider than the integrand's scale at r*
         bottom = min(float(significant[0]) - _BELOW, log_r - _LEAST_CUT)
         width = min(_WIDEST, _IN_WIDTHS / np.sqrt(max(curvature, 1.0)))
@@ -227,25 +239,38 @@ class LiftContour:
         while edges[-1] > bottom:
             grown = width * _GROWTH ** ((len(edges) - 1) / fineness)
             edges.append(edges[-1] - min(grown, _WIDEST) / fineness)
-        cuts = np.array(edges[::-1])
-        self.cut_fine = self._cut_rule(cuts, _FINE_X, _FINE_W)
-        self.cut_rough = self._cut_rule(cuts, _COARSE_X, _COARSE_W)
-        at, _, real, log_phase, _ = self.cut_fine
-        self.inner, self.inner_phase = basket.cut_errors(at, real, log_phase)
+        self.cut_fine, self.cut_rough = self._cut_rules(np.array(edges[::-1]))
 
-    def _rule(self, path: Path, reach: float, panels: int, x: Real, w: Real) -> Nodes:
-        u = (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x[None, :] + 1.0))).ravel()
+    def _rules(self, path: Path, reach: float, panels: int) -> tuple[Nodes, Nodes]:
+        """The finer and the coarser rule along the path: the transform is computed for both together."""
+        nodes = [
+            (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x + 1.0))).ravel()
+            for x in (_FINE_X, _COARSE_X)
+        ]
+        u = np.concatenate(nodes)
         omega, _ = path(u)
-        trace = Trace(path, u, omega, *self.basket.exponent(omega), rise=0.0)
-        log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
-        return weighted(self.basket, [trace], [log_du], probes=0 if x is _COARSE_X else PROBES)[0]
+        transform, plain = self.basket.exponent(omega)
+        found = []
+        for rows, w in ((slice(len(nodes[0])), _FINE_W), (slice(len(nodes[0]), None), _COARSE_W)):
+            trace = Trace(path, u[rows], omega[rows], transform[rows], plain[rows], rise=0.0)
+            log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
+            probes = PROBES if w is _FINE_W else 0
+            found += weighted(self.basket, [trace], [log_du], probes=probes)
+        return found[0], found[1]
 
-    def _cut_rule(self, edges: Real, x: Real, w: Real) -> tuple[Real, ...]:
+    def _cut_rules(self, edges: Real) -> tuple[tuple[Real, ...], tuple[Real, ...]]:
+        """The same along the cut; the points that are computed again are of the finer rule."""
         half = 0.5 * np.diff(edges)
-        log_r = (edges[:-1, None] + half[:, None] * (x[None, :] + 1.0)).ravel()
-        log_w = np.log((half[:, None] * w[None, :]).ravel())
-        real, log_phase, plain = self.basket.on_cut(log_r)
-        return log_r, log_w - log_r - np.log(np.pi * self.basket.size), real, log_phase, plain
+        nodes = [(edges[:-1, None] + half[:, None] * (x + 1.0)).ravel() for x in (_FINE_X, _COARSE_X)]
+        log_w = [np.log((half[:, None] * w).ravel()) for w in (_FINE_W, _COARSE_W)]
+        many = len(nodes[0])
+        *found, self.inner, self.inner_phase = self.basket.checked_on_cut(np.concatenate(nodes), many)
+        shift = np.log(np.pi * self.basket.size)
+        fine, coarse = (
+            (log_r, log_weight - log_r - shift, *(part[rows] for part in found))
+            for log_r, log_weight, rows in zip(nodes, log_w, (slice(many), slice(many, None)), strict=True)
+        )
+        return fine, coarse
 
     def _cut_sum(self, rule: tuple[Real, ...], strikes: Strikes, scale: Real) -> tuple[Real, Real]:
         log_r, log_w, real, log_phase, plain = rule

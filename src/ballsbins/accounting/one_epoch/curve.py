@@ -31,7 +31,7 @@ from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.interpolate import Interpolant
 from ballsbins.accounting.one_epoch.options import DEEP, GOAL, Options
 from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
-from ballsbins.accounting.one_epoch.sketch import cubic, log_call
+from ballsbins.accounting.one_epoch.sketch import cubic, log_call, log_small_put
 from ballsbins.accounting.one_epoch.transform import Flags
 
 # B13, B14, … are the numbered bounds of docs/derivation.md.
@@ -46,6 +46,7 @@ _FEW = 8  # so many points are all followed as deep as they are: a choice
 _DENSE = 200  # more points than this are interpolated: from here on that is cheaper
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
+_NOT_DEEP = -600.0  # a log δ sketched above this is not below _SHALLOW
 # where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
 _CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 40.0])
 _LEAST_CORRECTED = -150.0  # log δ
@@ -184,19 +185,25 @@ class ExactCurve(Curve):
             return found
         return np.asarray(np.minimum(found + np.interp(epsilon, *self._correction, left=0.0), 0.0))
 
-    def log_upper(self, epsilon: Array, direction: Direction) -> Array:
-        """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp: Chernoff's (add only), or δ_B ≤ δ_D."""
+    def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
+        """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp (B15): for add that no Z is large, or Chernoff's.
+
+        δ_B ≤ δ_D holds in both directions. Where a bound is at most `enough`, no better one is looked for.
+        """
         epsilon = np.asarray(epsilon, dtype=np.float64)
         with np.errstate(all="ignore"):
-            gauss, error = log_hockey_stick(epsilon, 1.0 / self.basket.smallest_sigma)
-            if direction == REMOVE:
-                return np.asarray(gauss + error)
             bound = np.full(epsilon.shape, -np.inf)
             rows = ~self._vanishes(epsilon, direction)
-            if rows.any():
-                strikes, log_part = self._strikes(epsilon[rows], direction)
-                bound[rows] = self._options.sketch.log_bound(strikes) + epsilon[rows] + log_part
-            return np.asarray(np.minimum(bound, gauss + error))
+            if direction == ADD and rows.any():
+                strikes, log_part = self._strikes(epsilon[rows], ADD)
+                put = log_small_put(self.basket, strikes)
+                if enough is None or (put + epsilon[rows] + log_part > enough[rows]).any():
+                    put = np.minimum(put, self._options.sketch.log_bound(strikes))
+                bound[rows] = put + epsilon[rows] + log_part
+                if enough is not None and (bound <= enough).all():
+                    return bound
+            gauss, error = log_hockey_stick(epsilon, 1.0 / self.basket.smallest_sigma)
+            return np.asarray(gauss + error if direction == REMOVE else np.minimum(bound, gauss + error))
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
         """log δ and its absolute error (∞: the value is only an upper bound) for ε ≥ 0; many are interpolated."""
@@ -223,7 +230,8 @@ class ExactCurve(Curve):
     def _reach(self, high: float, direction: Direction) -> float:
         """An ε up to which to compute: `high`, or one at which log δ lies between DEEP and _SHALLOW."""
         if direction == REMOVE:
-            return min(high, self._last_call()[0])
+            near = self.sketch(np.array([high]), REMOVE)[0] > _NOT_DEEP
+            return high if near else min(high, self._last_call()[0])
         if self.log_upper(np.array([high]), ADD)[0] >= _BETWEEN:
             return high
         # the bound is a few units above log δ, and falls with it

@@ -162,19 +162,6 @@ def _ends(log_rho: Real, sigma: float) -> Indices:
     return rung[np.minimum(np.searchsorted(some, log_rho), len(some) - 1)]
 
 
-def _descent(log_rho: Real, sigma: float, nodes: int) -> tuple[Real, Real, Real]:
-    """(log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
-    x2 = larger_root(-log_rho)
-    top = x2 - 0.5 * x2 * x2
-    rungs = _rungs(nodes)[_ends(log_rho, sigma)]
-    fall, a = _falls(log_rho, top, sigma, rungs)
-    terms = np.exp(fall) * rungs.weight
-    scale = sigma**2 * top + np.log(sigma) - _LOG_ROOT_TAU
-    # da/db = (1/b − cot b)·a/(a − 1)
-    slope = rungs.turn * np.where(a > 1.0, a / (a - 1.0), 0.0)
-    return scale, terms.sum(axis=1), (terms * slope).sum(axis=1)
-
-
 def _form(kind: int, rate: Real, x: Real, s: float, shift: Real) -> Real:
     """φ(x) times e^{rZ} less what the form takes off: a scale (0), 1 (1), or 1 + r(Z − 1) after centring (2)."""
     log_z, log_phi = s * x - 0.5 * s * s, -0.5 * x * x - _LOG_ROOT_TAU
@@ -209,64 +196,100 @@ def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: flo
 
 
 def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
-    """L(−r + i0) for log r up to `largest_log_r(sigma)`."""
-    s = 1.0 / sigma
-    log_rho = log_r - 2.0 * np.log(sigma) - 0.5 * s * s
-    r = np.exp(log_r)
-    x1 = _smaller_root(log_rho)
-    x2 = larger_root(-log_rho)
-    more = 1.0 if sigma > _LITTLE_NOISE else _MORE_NODES
-    scale, minus_imaginary, real = _descent(log_rho, sigma, round(_DESCENT * refine * more))
+    """L(−r + i0) for log r up to `largest_log_r(sigma)`; `refine` > 1: so many times the nodes."""
+    return Way(log_r, sigma).values(slice(None), refine)
 
-    spread = spread_of(s)
-    centred = (r * spread < CENTRED) if s < LIGHT_TAIL else np.zeros(r.shape, dtype=bool)
-    near_one = np.zeros(r.shape, dtype=bool)
-    if s >= LIGHT_TAIL:
-        near_one = (r < CENTRED) | (sigma**2 * np.abs(x1 - 0.5 * x1 * x1) < _NEAR_ONE)
-    plain = ~(centred | near_one)
-    shift = np.where(plain, sigma**2 * (x1 - 0.5 * x1 * x1), 0.0)
 
-    # the real axis up to X₂, or as far as there is Gaussian mass
-    far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
-    far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, _NARROWEST)))
-    # near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of it
-    # e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1
-    early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
-    small = np.minimum(log_r, 0.5 * s * s) - 0.5 * (early / s) ** 2
-    least = np.where(centred, 2.0 * np.log(r * spread), np.where(near_one, small, shift))
-    taken = np.where(centred, r, 0.0)
+class Way:
+    """The way of x from −∞ to X₂ and down, for every r: where it ends, and what is integrated on it."""
 
-    def height(x: Real) -> tuple[Real, Flags]:
-        growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, LARGEST_EXPONENT)) - taken
-        return growth, growth - 0.5 * x * x < least - _DECAY
+    def __init__(self, log_r: Real, sigma: float) -> None:
+        """Choose all that does not depend on the number of nodes."""
+        s = 1.0 / sigma
+        self._sigma, self._s = sigma, s
+        self._log_rho = log_rho = log_r - 2.0 * np.log(sigma) - 0.5 * s * s
+        self._r = r = np.exp(log_r)
+        x1, x2 = _smaller_root(log_rho), larger_root(-log_rho)
+        self._top = x2 - 0.5 * x2 * x2  # F at X₂
+        self._rung = _ends(log_rho, sigma)
 
-    farther = far + _FARTHER
-    growth, steep = height(farther)
-    steep |= ~plain & (growth < 1.0)
-    first = np.take_along_axis(farther, steep.argmax(axis=0)[None, :], axis=0)[0]
-    end = np.where(steep.any(axis=0), np.minimum(sigma * x2, first), sigma * x2)
-    gone = height(end)[1] | (end < sigma * x2)
-    form = np.where(centred, 2, np.where(near_one, 1, 0))
-    axis = np.empty_like(r)
-    for integral, some in ((_to_nothing, gone), (_to_saddle, ~gone)):
+        spread = spread_of(s)
+        none = np.zeros(r.shape, dtype=bool)
+        height_1 = sigma**2 * (x1 - 0.5 * x1 * x1)
+        if s < LIGHT_TAIL:
+            centred, near_one = r * spread < CENTRED, none
+        else:
+            centred, near_one = none, (r < CENTRED) | (np.abs(height_1) < _NEAR_ONE)
+        plain = ~(centred | near_one)
+        shift = np.where(plain, height_1, 0.0)
+        self._centred, self._plain, self._shift = centred, plain, shift
+        self._form = np.where(centred, 2, np.where(near_one, 1, 0))
+
+        # the real axis up to X₂, or as far as there is Gaussian mass
+        far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
+        far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, _NARROWEST)))
+        # Near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of
+        # it. e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1.
+        if s < LIGHT_TAIL:
+            least = np.where(centred, 2.0 * np.log(r * spread), shift)
+        else:
+            early = np.clip(log_r + 0.5 * s * s, 0.0, s * s)
+            small = np.minimum(log_r, 0.5 * s * s) - 0.5 * (early / s) ** 2
+            least = np.where(near_one, small, shift)
+        taken = np.where(centred, r, 0.0)
+
+        def height(x: Real) -> tuple[Real, Flags]:
+            growth = np.exp(np.minimum(log_r + s * x - 0.5 * s * s, LARGEST_EXPONENT)) - taken
+            return growth, growth - 0.5 * x * x < least - _DECAY
+
+        farther = far + _FARTHER
+        growth, steep = height(farther)
+        steep |= ~plain & (growth < 1.0)
+        first = farther[steep.argmax(axis=0), np.arange(len(r))]
+        self._end = end = np.where(steep.any(axis=0), np.minimum(sigma * x2, first), sigma * x2)
+        self._reached = end >= sigma * x2
+        self._gone = height(end)[1] | ~self._reached
+        # behind `end` the −1 and +q of the centred forms are Gaussian tails
+        behind, ahead = ndtr(-end), ndtr(s - end)
+        self._closed = np.where(centred, -behind - r * (ahead - behind), np.where(near_one, -behind, 0.0))
+
+    def values(self, rows: slice, refine: float = 1.0) -> CutValues:
+        """L at some of the r, with `refine` times the usual number of nodes."""
+        s, sigma, r, end, shift = self._s, self._sigma, self._r[rows], self._end[rows], self._shift[rows]
+        form, gone, plain = self._form[rows], self._gone[rows], self._plain[rows]
+        log_rho, centred = self._log_rho[rows], self._centred[rows]
+        axis = np.empty_like(r)
         for kind in (0, 1, 2):
-            rows = some & (form == kind)
-            if rows.any():
-                axis[rows] = integral(kind, r[rows], s, end[rows], shift[rows], refine)
+            of_kind = form == kind
+            if of_kind.any():
+                for integral, some in ((_to_nothing, of_kind & gone), (_to_saddle, of_kind & ~gone)):
+                    if some.any():
+                        axis[some] = integral(kind, r[some], s, end[some], shift[some], refine)
 
-    # behind `end` the −1 and +q of the centred forms are Gaussian tails; the descent joins if the axis reached X₂
-    reached = end >= sigma * x2
-    behind, ahead = ndtr(-end), ndtr(s - end)
-    closed = np.where(centred, -behind - r * (ahead - behind), np.where(near_one, -behind, 0.0))
-    lift = np.where(centred, -r, -shift)
-    with np.errstate(under="ignore", divide="ignore"):
-        factor = np.exp(scale + lift)
-        total = axis + np.where(reached, closed + factor * real, 0.0)
-        log_imaginary = scale + np.log(minus_imaginary) + lift
-        log_real_part = np.where(plain, np.log(np.where(plain, total, 1.0)), np.log1p(total))
-        ratio = np.exp(log_imaginary - log_real_part)
-    # log|L| = log Re L + ½ log(1 + tan²θ)
-    modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_phase = np.where(ratio < LINEAR_PHASE, log_imaginary - log_real_part, np.log(np.arctan(ratio)))
-    return CutValues(modulus, np.where(log_rho < LARGEST_LOG_RHO + _END_SLACK, log_phase, np.nan), centred)
+        more = 1.0 if sigma > _LITTLE_NOISE else _MORE_NODES
+        rungs = _rungs(round(_DESCENT * refine * more))[self._rung[rows]]
+        scale, minus_imaginary, real = _descent(log_rho, self._top[rows], sigma, rungs)
+        lift = np.where(centred, -r, -shift)
+        with np.errstate(under="ignore", divide="ignore", invalid="ignore"):
+            # the descent joins if the axis reached X₂
+            joined = self._closed[rows] + np.exp(scale + lift) * real
+            total = axis + np.where(self._reached[rows], joined, 0.0)
+            log_imaginary = scale + np.log(minus_imaginary) + lift
+            log_real_part = np.where(plain, np.log(np.where(plain, total, 1.0)), np.log1p(total))
+            log_ratio = log_imaginary - log_real_part
+            ratio = np.exp(log_ratio)
+            # log|L| = log Re L + ½ log(1 + tan²θ)
+            modulus = log_real_part + 0.5 * np.log1p(ratio * ratio) + shift
+            log_phase = np.where(ratio < LINEAR_PHASE, log_ratio, np.log(np.arctan(ratio)))
+        return CutValues(
+            modulus, np.where(log_rho < LARGEST_LOG_RHO + _END_SLACK, log_phase, np.nan), centred
+        )
+
+
+def _descent(log_rho: Real, top: Real, sigma: float, rungs: _Rungs) -> tuple[Real, Real, Real]:
+    """(log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
+    fall, a = _falls(log_rho, top, sigma, rungs)
+    terms = np.exp(fall) * rungs.weight
+    # da/db = (1/b − cot b)·a/(a − 1)
+    slope = rungs.turn * np.where(a > 1.0, a / (a - 1.0), 0.0)
+    return sigma**2 * top + np.log(sigma) - _LOG_ROOT_TAU, terms.sum(axis=1), np.vecdot(terms, slope)

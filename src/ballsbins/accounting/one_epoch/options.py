@@ -26,7 +26,7 @@ DEEP = -800.0  # log δ so far below e^−700 that nobody asks for digits: monot
 _DEEP_DIGIT = 0.5  # relative error up to which a value is known to be deep
 _BEST_PUT = 1e-13  # no put is asked for with a smaller error
 _PUT_SHARE = 0.5  # of the goal that the put may take up where a call comes from parity
-_MOST_LOSS, _LAST_LOSS = 1e4, 1e6  # factor that parity may cost to be tried first, or at all
+_MOST_LOSS, _LAST_LOSS = 2e4, 1e6  # factor that parity may cost to be tried first, or at all
 _LEAST_SHARE = 1e-6  # of the put that must be left after parity: less is mostly rounding (B12)
 _PARITY_ROUNDING = 4e-16  # of exp(log put), relative to the put: four units of 2⁻⁵³ (B12)
 _HEAVY_TAIL = 0.5  # the noise multiplier below which the cut alone serves most strikes: it is tried first
@@ -45,7 +45,8 @@ _HOPELESS = 1e-2  # error of a lift that more panels would not mend
 _NEARLY = 10.0  # times the goal: then no other place to leave the cut is tried
 _LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more
 # steps along the path of a put, and how far from its own strike it has all digits, in units of its width
-_STEPS = ((0.1, 0.8), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
+_STEPS = ((0.1, 0.8), (0.07, 1.4), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
+_MOST_ALONE = 8  # strikes that begin with the first of them: a finer path serves farther, and so more strikes
 _BEYOND = 1.5  # times as far it may still do
 
 
@@ -56,8 +57,8 @@ class Options:
         """No contour is built before it is needed."""
         self.basket = basket
         self._lattices: list[CutLattice] = []
-        # those that cover all strikes of a range of log K, and whether as far as the integrand may rise again
-        self._broad: list[tuple[bool, float, float, CutLattice]] = []
+        # those that cover all strikes of a range of log K
+        self._broad: list[tuple[float, float, CutLattice]] = []
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
         # between which strikes a contour has had all digits, and whether of calls
@@ -78,9 +79,9 @@ class Options:
             rows = np.flatnonzero(open_ & (best.error > goal))
             if len(rows) == 0:
                 break
+            if step == _STEPS[0][0] and len(rows) > _MOST_ALONE:
+                continue
             groups = self._groups(strikes, rows, reach)
-            if step == _STEPS[0][0] and 2 * len(self._groups(strikes, rows, _STEPS[1][1])) <= len(groups):
-                continue  # a finer path serves farther
             centres = strikes[np.array([members[len(members) // 2] for members in groups])]
             guess = self.sketch.saddles(centres.k)[0]
             contours = PutContour.through(self.basket, centres, step, guess, _BEYOND * reach)
@@ -163,15 +164,17 @@ class Options:
         if self.basket.smallest_sigma < _HEAVY_TAIL:
             self._on_lattice(strikes, best, rising=False)
         self._parity(strikes, best, loss, loss < _MOST_LOSS)
+        where: dict[int, float] = {}
         for rising in (False, True):
             rows = np.flatnonzero(best.error > GOAL)
             if len(rows) == 0:
                 return best
             on_cut = Estimate.nothing(strikes[rows])
             leave, lattice = self._on_lattice(strikes[rows], on_cut, rising=rising)
+            where |= zip(rows.tolist(), leave.tolist(), strict=True)
             _improve(best, on_cut, rows)
-        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < _LAST_LOSS))
-        where = dict(zip(rows.tolist(), leave.tolist(), strict=True))
+            if lattice.rising:
+                break
         open_ = np.ones(strikes.k.shape, dtype=bool)
         for _ in range(_MOST_CONTOURS):
             worst = _next(best.error, open_)
@@ -187,6 +190,7 @@ class Options:
             deep = (best.log < DEEP) & (best.error < _DEEP_DIGIT)
             if deep.any():
                 open_ &= strikes.k < strikes.k[deep].min()
+        self._parity(strikes, best, loss, (loss >= _MOST_LOSS) & (loss < _LAST_LOSS))
         return best
 
     def _parity(self, strikes: Strikes, best: Estimate, loss: Real, tried: Flags) -> None:
@@ -221,14 +225,14 @@ class Options:
         log_k = np.log1p(strikes.k_minus_1)
         least, most = float(log_k.min()), float(log_k.max())
         covering = (
-            kept[3] for kept in self._broad if kept[0] == rising and kept[1] <= least and most <= kept[2]
+            kept for low, high, kept in self._broad if kept.rising >= rising and low <= least and most <= high
         )
         lattice = next(covering, None)
         if lattice is None:
             low, high = _WIDER_LOW * least, min(_WIDER_HIGH * most, _LARGEST_LOG_K)
             ends = Strikes.from_log(np.array([low, high]))
             lattice = CutLattice.covering(self.basket, ends, rising=rising)
-            self._broad.append((rising, low, high, lattice))
+            self._broad.append((low, high, lattice))
             self._lattices.append(lattice)
         found, open_, leave = lattice.explore(strikes)
         _improve(best, found)

@@ -1,7 +1,8 @@
 """Where the answer will be: closed forms for the call, one table on the real axis for the put. Cheap, and not bounds.
 
-A contour costs a millisecond and serves a neighbourhood, so it pays to know that neighbourhood first. The one bound
-in here is Chernoff's (`PutSketch.log_bound`), which often proves that the direction "add" cannot decide.
+A contour costs a millisecond and serves a neighbourhood, so it pays to know that neighbourhood first. Two
+bounds are in here, `log_small_put` and Chernoff's (`PutSketch.log_bound`): they often prove that the direction "add"
+cannot decide.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.contours import LARGEST_LOG_SADDLE
@@ -23,7 +24,7 @@ _ORDERS = np.arange(4.0)[:, None]  # of moments
 # are made together end. The first ones are the puts that matter; the last reach the end of the doubles.
 _FINE, _GROWTH, _FINE_STEPS, _GROWING_STEPS, _BLOCKS = 0.5, 1.15, 47, 38.0, [24, 36, 48, 60, 70]
 _LAST_GAP = 0.1  # the last two points are not closer than this
-_SAFETY = 1e-9  # far more than the relative rounding of Chernoff's bound (B15 of docs/derivation.md)
+_SAFETY = 1e-9  # far more than the relative rounding of either bound (B15 of docs/derivation.md)
 _LOWEST = -1000.0  # a bound on log δ below which none better is looked for
 _SAFE_EXPONENT = 600.0  # e⁶⁰⁰ times some other moment is a double
 _LEAST_VARIANCE, _LEAST_SKEWNESS = 1e-300, 1e-5  # against 0/0; with less skewness a log-normal is a Gaussian
@@ -98,6 +99,17 @@ def cubic(at: Real, x: Real, y: Real) -> Real:
     weight = np.prod(np.where(np.eye(4, dtype=bool), 1.0, -away[:, None, :]) / gap, axis=2)
     found = (weight * values).sum(axis=1)
     return np.asarray(np.clip(found, values.min(axis=1), values.max(axis=1)), dtype=np.float64)
+
+
+def log_small_put(basket: Basket, strikes: Strikes) -> Real:
+    """An upper bound on log put(K), K > 0: at most K, and only if no Z exceeds TK (B15).
+
+    E(K−S)₊ ≤ K·Pr[S < K] ≤ K·Π Pr[Z ≤ TK], a closed form that is tiny where K is far below 1.
+    """
+    log_k = np.log(strikes.k)
+    log_z = log_k + np.log(float(basket.size))
+    log_all = sum(n * log_ndtr(sigma * log_z + 0.5 / sigma) for n, sigma in basket.kinds)
+    return np.asarray(log_k + (1.0 - _SAFETY) * log_all + _SAFETY * (1.0 + np.abs(log_k)), dtype=np.float64)
 
 
 class PutSketch:

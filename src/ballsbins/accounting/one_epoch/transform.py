@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfc, lambertw
+from scipy.special import erfc, factorial, lambertw
 
 Complex = NDArray[np.complex128]
 Real = NDArray[np.float64]
@@ -38,8 +38,8 @@ SAFE_EXPONENT = 600.0  # the same, where a factor of up to e¹⁰⁰ comes on to
 ROOT_TAU = np.sqrt(2.0 * np.pi)
 
 _FEW_BITS = 0.5  # |z| up to which log|1 + z| comes from log1p of |1 + z|² − 1, which cancels nothing there
-# |q| up to which e₂ is a power series (beyond, expm1(−q) + q loses less than three bits), its rest and most terms
-_SERIES, _SERIES_REST, _SERIES_TERMS = 0.35, 1e-17, 14
+# |q| up to which e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits), its rest, and 1/k!
+_SERIES, _SERIES_REST, _FACTORIALS = 1.0, 1e-17, (1.0 / factorial(np.arange(21))).tolist()
 _TINY_LOG_Z = -600.0  # log|z| below which W₀(z) = z in doubles, and scipy's W₋₁ may overflow
 _NEWTON = 8  # steps for W₋₁ from its asymptotic form: each doubles the digits, four would do
 
@@ -48,6 +48,7 @@ CENTRED = 1.5  # |ω|·deviation of Z up to which A − 1 is small, so that log1
 _NEAR_ONE = 0.2  # σ²|F| at the saddle up to which L − 1 is integrated (form 1) where s is large
 _MOST_VARIANCE = 50.0  # s² up to which e^{s²} is formed; beyond, the deviation of Z is 1 for what follows
 _FREE_CANCELLATION = 2.0  # σψ of the cheapest line: it may lose e^{2²/2} to cancellation
+_REAL_CANCELLATION = 1.0  # the same of a line on which ωZ is real: e^½
 _MOST_CANCELLATION = 3.5  # in logs, what a straight line may lose; beyond, the path bends (`_legs`)
 _WIDEST_TURN = 1.3  # radians, less than π/2, of arg ω − ψ on a line
 _TURN_MARGIN = 0.3  # radians by which the natural line must stay off π/2 to converge by itself
@@ -100,26 +101,31 @@ def second_remainder(q: Any) -> Any:
     """e₂(q) = e^{−q} − 1 + q without cancellation."""
     size = np.abs(q)
     near = size < _SERIES
-    if not near.any():
-        return np.expm1(-q) + q
-    largest, terms, rest = float(size[near].max()), 3, 1.0
-    while rest > _SERIES_REST and terms < _SERIES_TERMS:
+    if near.all():
+        return _series(q, size)
+    result, far = np.empty_like(q), ~near
+    beyond = q[far]
+    result[far] = np.exp(-beyond) - 1.0 + beyond
+    result[near] = _series(q[near], size[near])
+    return result
+
+
+def _series(q: Any, size: Real) -> Any:
+    """The same as a power series, of as many terms as the largest |q| needs."""
+    if not size.size:
+        return np.zeros_like(q)
+    largest, terms, rest = float(size.max()), 3, 1.0
+    while rest > _SERIES_REST and terms < len(_FACTORIALS):
         rest *= largest / terms
         terms += 1
-    everywhere = bool(near.all())
-    p = -(q if everywhere else q[near])
-    series = np.ones_like(p)
-    for k in range(terms, 2, -1):
-        series *= p / k
-        series += 1.0
-    series *= 0.5 * p * p
-    if everywhere:
-        return series
-    result = np.empty_like(q)
-    far = ~near
-    result[near] = series
-    result[far] = np.expm1(-q[far]) + q[far]
-    return result
+    p = -q
+    series = np.full_like(p, _FACTORIALS[terms - 1])
+    for coefficient in _FACTORIALS[terms - 2 : 1 : -1]:
+        series *= p
+        series += coefficient
+    series *= p
+    series *= p
+    return series
 
 
 def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
@@ -218,9 +224,12 @@ def _log_transform(
     behind = height(end)
     negligible = (behind < least - GONE) & ((form == 0) | (end >= high))
     natural_line = (converges | negligible) & (swing(end) * s * np.abs(np.sin(phi - natural)) < _MOST_SWING)
-    psi = np.where(natural_line, natural, psi)
+    # Where next to nothing cancels on it, the line on which ωZ is real is the best: real exponentials do.
+    real_line = (form < 2) & (sigma * phi <= _REAL_CANCELLATION)
+    natural_line &= ~real_line
+    psi = np.where(real_line, phi, np.where(natural_line, natural, psi))
     end = np.where(natural_line, end, high)
-    straight = natural_line | (excess < _MOST_CANCELLATION)
+    straight = real_line | natural_line | (excess < _MOST_CANCELLATION)
 
     value = np.empty(omega.shape, dtype=complex)
     if straight.any():
@@ -260,43 +269,67 @@ def _line(
     unit = 2.0 ** (np.floor(np.log2(step)) - _STEP_BITS)
     h = unit * np.floor(step / unit)
     first_node = np.floor(low / h)
-    x = h * np.arange(first_node, np.ceil(high / h) + 1.0)
+    count = int(np.ceil(high / h) + 1.0 - first_node)
+    x = h * (first_node + np.arange(count + -count % _TURN_BLOCK))  # a whole number of blocks of turns
     z_real = np.exp(s * x - 0.5 * s * s)
     shift = np.where(form > 0, 0.0, (sigma**2 * (first - first * first / 2.0)).real)
     out = np.empty(omega.shape, dtype=complex)
     density = np.exp(-0.5 * x * x) * (h / ROOT_TAU)
-    for kind in (0, 1, 2):
-        rows = form == kind
-        if not rows.any():
+    real = psi == phi  # ωZ is real
+    for kind, on_axis in ((0, True), (0, False), (1, True), (1, False), (2, False)):
+        rows = np.flatnonzero((form == kind) if kind == 2 else (form == kind) & (real == on_axis))
+        if not rows.size:
             continue
         bend = psi[rows, None]
-        on_axis = bool((psi[rows] == phi[rows]).all())  # ωZ is real
-        turned = np.abs(omega[rows, None]) if on_axis else (omega * np.exp(-1j * psi))[rows, None]
+        grown = 0.5 * sigma**2 * bend**2
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            if kind < 2:
+                turned = np.abs(omega[rows, None]) if on_axis else (omega * np.exp(-1j * psi))[rows, None]
             if kind == 0:
                 # all in one exponent: the parts may be beyond the doubles
-                exponent = -0.5 * x * x - turned * z_real + (0.5 * sigma**2 * bend**2 - shift[rows, None])
+                exponent = -0.5 * x * x - turned * z_real + (grown - shift[rows, None])
                 terms = np.exp(exponent) * (h / ROOT_TAU)
             elif kind == 1:
-                terms = np.expm1(-turned * z_real) * (density * np.exp(0.5 * sigma**2 * bend**2))
+                terms = np.expm1(-turned * z_real) * (density * np.exp(grown))
             else:
                 # Z − 1 = expm1(a − iψ), a = s x − s²/2, from real functions of a and of ψ
                 away = np.expm1(s * x - 0.5 * s * s) * np.cos(bend) - 2.0 * np.sin(0.5 * bend) ** 2
                 terms = second_remainder(omega[rows, None] * (away - 1j * (z_real * np.sin(bend))))
-                terms *= density * np.exp(0.5 * sigma**2 * bend**2)
-            terms = terms * _turns(sigma * psi[rows] * h, int(first_node), len(x))
+                terms *= density * np.exp(grown)
         if float(end[rows].min()) + h < x[-1]:
             terms = np.where(x <= end[rows, None] + h, terms, 0.0)
-        out[rows] = terms.sum(axis=1)
+        out[rows] = _turned_sum(terms, sigma * psi[rows] * h, int(first_node))
     return _finish(out, form, shift)
 
 
-def _turns(angle: Real, first: int, count: int) -> Complex:
-    """exp(i·angle·j) for j = first, first + 1, …: a row for every angle, as products of coarse and fine turns."""
-    coarse = np.exp(1j * angle[:, None] * (first + _TURN_BLOCK * np.arange(-(-count // _TURN_BLOCK))))
+def _turned_sum(terms: Any, angle: Real, first: int) -> Complex:
+    """Σ_j terms[:, j]·exp(i·angle·(first + j)), the turns as products of coarse and fine ones."""
+    blocks = terms.shape[1] // _TURN_BLOCK
     fine = np.exp(1j * angle[:, None] * np.arange(_TURN_BLOCK))
-    turns = coarse[:, :, None] * fine[:, None, :]
-    return np.asarray(turns.reshape(len(angle), -1)[:, :count], dtype=np.complex128)
+    coarse = np.exp(-1j * angle[:, None] * (first + _TURN_BLOCK * np.arange(blocks)))
+    cells = terms.reshape(len(angle), blocks, _TURN_BLOCK)
+    if np.isrealobj(terms):
+        parts = cells @ fine.view(np.float64).reshape(len(angle), _TURN_BLOCK, 2)
+        sums = parts.view(np.complex128)[:, :, 0]
+    else:
+        sums = (cells @ fine[:, :, None])[:, :, 0]
+    return np.asarray(np.vecdot(coarse, sums))
+
+
+def _on_legs(kind: int, omega: Complex, x: Complex, s: float, shift: Real) -> Complex:
+    """The integrand of a form at complex x; kind 3 is that of 0 times e^ω."""
+    log_phi = -0.5 * x * x - (np.log(ROOT_TAU) + shift)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        turned = omega * np.exp(s * x - 0.5 * s * s)
+        exponent = log_phi - turned if kind < 2 else log_phi - turned + omega
+        if kind in (0, 3):
+            f = np.exp(exponent)
+        elif kind == 1:
+            f = np.expm1(-turned) * np.exp(log_phi)
+        else:
+            f = second_remainder(omega * np.expm1(s * x - 0.5 * s * s)) * np.exp(log_phi)
+    # a product of an overflow and an underflow is nothing where its logarithm says so
+    return np.where(np.isfinite(f) | ~(exponent.real < _NOTHING), f, 0.0)
 
 
 def _legs(
@@ -327,26 +360,17 @@ def _legs(
     def integrate(
         start: Complex, stop: Complex, panels: int, kinds: NDArray[np.int_], rows: Flags
     ) -> Complex:
-        edges = np.linspace(0.0, 1.0, panels + 1)
-        t = (edges[:-1, None] + 0.5 / panels * (_GAUSS_X[None, :] + 1.0)).ravel()
+        t = ((np.arange(panels)[:, None] + 0.5 * (_GAUSS_X + 1.0)) / panels).ravel()
         w = np.tile(0.5 / panels * _GAUSS_W, panels)
-        span = (stop - start)[:, None]
-        x = start[:, None] + span * t[None, :]
-        om = omega[rows][:, None]
-        log_phi = -0.5 * x * x - np.log(ROOT_TAU) - shift[rows][:, None]
-        k = kinds[:, None]
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            big_z = np.exp(s * x - 0.5 * s * s)
-            f = np.exp(log_phi - om * big_z + np.where(k == 3, om, 0.0))
-            if (kinds == 1).any():
-                f = np.where(k == 1, np.expm1(-om * big_z) * np.exp(log_phi), f)
-            if (kinds == 2).any():
-                q = om * np.expm1(s * x - 0.5 * s * s)
-                f = np.where(k == 2, second_remainder(q) * np.exp(log_phi), f)
-            # a product of an overflow and an underflow is nothing where its logarithm says so
-            nothing = (log_phi - om * big_z + np.where(k > 1, om, 0.0)).real < _NOTHING
-        f = np.where(np.isfinite(f) | ~nothing, f, 0.0)
-        return np.asarray((f * w[None, :] * span).sum(axis=1), dtype=np.complex128)
+        found = np.empty(start.shape, dtype=complex)
+        for kind in range(4):
+            some = np.flatnonzero(kinds == kind)
+            if some.size:
+                span = (stop - start)[some]
+                x = start[some, None] + span[:, None] * t
+                f = _on_legs(kind, omega[rows][some, None], x, s, shift[rows][some, None])
+                found[some] = span * (f * w).sum(axis=1)
+        return found
 
     every = np.ones(omega.shape, dtype=bool)
     down = -1j * sigma * psi
@@ -359,21 +383,22 @@ def _legs(
     om, x0 = omega[bend], (turn + down)[bend]
     best = np.full(om.shape, np.inf)
     corner = np.zeros_like(om)
-    t = np.linspace(0.0, 1.0, _SLANT_POINTS)[None, :]
+    t = np.linspace(0.0, 1.0, _SLANT_POINTS)
     log_size = np.log(size[bend])[:, None] - 0.5 * s * s
+    feet = []
+    for less in _SLANT_FEET:
+        foot = np.maximum(phi[bend] - less, psi[bend])
+        low_ = psi[bend, None] + (foot - psi[bend])[:, None] * t
+        feet.append((foot, 0.5 * (sigma * low_) ** 2, np.cos(phi[bend, None] - low_)))
     for b in _SLANT_WIDTHS:
-        for less in _SLANT_FEET:
-            foot = np.maximum(phi[bend] - less, psi[bend])
-            target = turn[bend] + b * sigma - 1j * sigma * foot
-            across = turn[bend, None] + (b * sigma) * t
-            down_ = sigma * (psi[bend, None] + (foot - psi[bend])[:, None] * t)
-            # the real part of the exponent −ωZ − x²/2 at x = across − i·down_
-            swing = np.exp(np.minimum(s * across + log_size, LARGEST_EXPONENT))
-            climb = 0.5 * (down_ - across) * (down_ + across) - swing * np.cos(phi[bend, None] - s * down_)
-            peak = climb.max(axis=1)
+        across = turn[bend, None] + (b * sigma) * t
+        swing, square = np.exp(np.minimum(s * across + log_size, LARGEST_EXPONENT)), 0.5 * across * across
+        for foot, rise, cosine in feet:
+            # the real part of the exponent −ωZ − x²/2 on the slant
+            peak = (rise - square - swing * cosine).max(axis=1)
             better = peak < best
             best = np.where(better, peak, best)
-            corner = np.where(better, target, corner)
+            corner = np.where(better, turn[bend] + b * sigma - 1j * sigma * foot, corner)
     kinds = np.where(form[bend] == 2, 3, 0)
     # sixteen nodes resolve about ten radians of the phase, which turns at the rate |x + sωZ|
     turning = np.maximum(np.abs(corner), np.abs(corner + s * om * np.exp(s * corner - 0.5 * s * s)))
