@@ -141,7 +141,7 @@ def test_text_with_options(key_file, tmp_path):
     common = ["--out", tmp_path / "out", "-T", 3, "--key-file", key_file, "--no-header"]
     answer("build", tmp_path / "in.tsv", *common, "--type", "f1=string", "--identity", "f1")
     manifest = BatchFiles.open(tmp_path / "out").manifest
-    assert manifest.columns == (("f0", "int64"), ("f1", "string"))
+    assert [(column.name, column.type) for column in manifest.columns] == [("f0", "int64"), ("f1", "string")]
     assert manifest.identity_column == "f1"
     with pytest.raises(InvalidInputError, match="NAME=TYPE"):
         answer("build", tmp_path / "in.tsv", *common, "--type", "f1")

@@ -1,5 +1,6 @@
 """Batch files are read from any step, by any number of ranks, into PyTorch and JAX."""
 
+import json
 import shutil
 import threading
 
@@ -7,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from ballsbins import BallsAndBins, Shuffle
 from ballsbins.batch_files import BatchFiles
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import BuildPlan, plan_build
 from ballsbins.batch_files.inputs import open_inputs
-from ballsbins.batch_files.reader import arrays, padded_arrays
+from ballsbins.batch_files.reader import OtherWorldSizeWarning, arrays, padded_arrays
 from ballsbins.batch_files.sort import Memory
 from ballsbins.errors import DataError, InvalidInputError
 
@@ -52,31 +54,25 @@ def test_reading_begins_at_any_step(start, stored, key):
 
 
 def test_a_late_start_opens_only_the_files_from_there_on(stored, key, tmp_path):
-    copy = tmp_path / "copy"
-    (copy / "epoch-000000").mkdir(parents=True, mode=0o700)
-    copy.chmod(0o700)
-    for path in (stored / "epoch-000000").iterdir():
-        content = (
-            b"broken" if path.name in ("part-000001.parquet", "part-000003.parquet") else path.read_bytes()
-        )
-        (copy / "epoch-000000" / path.name).write_bytes(content)
-    files = BatchFiles.open(copy)
+    epoch = copied(stored, tmp_path)
+    for number in (1, 3):
+        the_part(epoch, number).write_bytes(b"broken")
+    the_part(epoch, 2).unlink()
+    files = BatchFiles.open(epoch.parent)
     batch = next(files.batches(0, 30))
     assert np.array_equal(real_rows(batch), SAMPLER.batches(ROWS, key)[30])
-    with pytest.raises(DataError, match=r"part-000001\.parquet' cannot be read"):
-        list(files.batches(0))
+    for start, number in ((0, 1), (14, 2)):
+        with pytest.raises(DataError, match=rf"part-00000{number}-\w+\.parquet'"):
+            list(files.batches(0, start))
 
 
-def test_a_part_with_other_rows_is_refused(stored, tmp_path):
-    copy = tmp_path / "copy"
-    (copy / "epoch-000000").mkdir(parents=True)
-    copy.chmod(0o700)
-    for path in (stored / "epoch-000000").iterdir():
-        (copy / "epoch-000000" / path.name).write_bytes(path.read_bytes())
-    part = copy / "epoch-000000" / "part-000000.parquet"
-    pq.write_table(pq.read_table(part).slice(0, 5), part)
-    with pytest.raises(DataError, match="does not have the rows it should have"):
-        next(BatchFiles.open(copy).batches(0))
+def test_a_part_of_another_time_is_refused(stored, folder, tiny, key, tmp_path):
+    """A part of the same run and epoch, from the same rows, but not the one that the manifest names."""
+    epoch = copied(stored, tmp_path)
+    part = the_part(epoch, 0)
+    pq.write_table(pq.read_table(part), part)
+    with pytest.raises(DataError, match=r"part-000000-\w+\.parquet' is damaged.*Build the epoch again"):
+        next(BatchFiles.open(epoch.parent).batches(0))
 
 
 def test_an_epoch_under_another_number_is_refused(stored, tmp_path):
@@ -92,7 +88,8 @@ def test_an_epoch_under_another_number_is_refused(stored, tmp_path):
 
 def test_ranks_partition_every_batch_as_in_memory(stored, key):
     files = BatchFiles.open(stored)
-    shares = [files.batches(0, rank=rank, ranks=3) for rank in range(3)]
+    with pytest.warns(OtherWorldSizeWarning, match="world size of 1, .*each of the 3 ranks.*--world-size 3"):
+        shares = [files.batches(0, rank=rank, ranks=3) for rank in range(3)]
     whole = files.batches(0)
     for step, (batch, *parts) in enumerate(zip(whole, *shares, strict=True)):
         rows = np.concatenate([part["row"].to_numpy() for part in parts])
@@ -104,10 +101,8 @@ def test_ranks_partition_every_batch_as_in_memory(stored, key):
 
 
 def test_views_without_a_copy(stored):
-    """A batch within one row group is one piece of what was read: NumPy sees its memory, not a copy."""
-    whole = [batch for batch in BatchFiles.open(stored).batches(0) if batch["row"].num_chunks == 1]
-    assert whole
-    assert not any(arrays(batch)["row"].flags.owndata for batch in whole)
+    """A batch is one piece of what was read: NumPy sees its memory, not a copy."""
+    assert not any(batch["row"].flags.owndata for batch, _ in arrays(BatchFiles.open(stored).batches(0)))
 
 
 def test_chosen_columns(stored):
@@ -155,7 +150,7 @@ def test_arrays_of_one_shape_for_jax(stored, key):
         SAMPLER.batches(ROWS, key, 0, 3), padded_arrays(files, 0, 3, columns=["row", "x"]), strict=True
     ):
         assert {name: len(column) for name, column in batch.items()} == dict.fromkeys(
-            ["row", "x", "weight"], 350
+            ["row", "row.valid", "x", "weight"], 350
         )
         assert batch["weight"].sum() == len(indices)
         assert np.array_equal(batch["row"][: len(indices)], indices)
@@ -163,6 +158,7 @@ def test_arrays_of_one_shape_for_jax(stored, key):
     assert traced == [(350,)], "compiled once"
 
 
+@pytest.mark.filterwarnings("ignore::ballsbins.batch_files.reader.OtherWorldSizeWarning")
 def test_arrays_of_a_rank_have_its_share_of_the_shape(stored):
     shapes = {
         len(batch["weight"])
@@ -234,32 +230,71 @@ def copied(stored, tmp_path):
     return shutil.copytree(stored, tmp_path / "copy") / "epoch-000000"
 
 
+def the_part(epoch, number):
+    (part,) = epoch.glob(f"part-{number:06d}-*.parquet")
+    return part
+
+
+def changed_manifest(epoch, change):
+    """Write a manifest whose plain content was changed."""
+    path = epoch / "manifest.json"
+    saved = json.loads(path.read_text())
+    change(saved)
+    path.write_text(json.dumps(saved))
+
+
 @pytest.mark.parametrize("wrong", [0, -5, 10**9])
 def test_offsets_that_were_changed_are_refused(wrong, stored, tmp_path):
-    """A row would be in two batches, or a batch would begin nowhere."""
+    """A row would be in two batches, or a batch would begin nowhere; also if the checksum was changed with them."""
     epoch = copied(stored, tmp_path)
-    offsets = np.load(epoch / "offsets.npy")
+    (path,) = epoch.glob("offsets-*.npy")
+    offsets = np.load(path)
     offsets[3] = wrong
-    np.save(epoch / "offsets.npy", offsets)
-    with pytest.raises(DataError, match=r"offsets\.npy' .*Build the epoch again"):
+    np.save(path, offsets)
+    with pytest.raises(DataError, match=r"offsets-\w+\.npy' is damaged.*Build the epoch again"):
+        list(BatchFiles.open(epoch.parent).batches(0))
+    checksum = xxhash.xxh3_64_hexdigest(path.read_bytes())
+    changed_manifest(epoch, lambda saved: saved["files"]["offsets"].update(checksum=checksum))
+    with pytest.raises(DataError, match=r"offsets-\w+\.npy' is not of 61 ascending.*Build the epoch again"):
         list(BatchFiles.open(epoch.parent).batches(0))
 
 
 def test_columns_other_than_the_manifest_says_are_refused(stored, tmp_path):
     epoch = copied(stored, tmp_path)
-    text = (epoch / "manifest.json").read_text()
-    (epoch / "manifest.json").write_text(text.replace('"name": "x"', '"name": "y"'))
+    changed_manifest(epoch, lambda saved: saved["columns"][2].update(name="y"))
     with pytest.raises(DataError, match=r"columns.*manifest.*Build the epoch again"):
         list(BatchFiles.open(epoch.parent).batches(0))
 
 
-def test_a_part_that_is_broken_within_is_named(stored, tmp_path):
-    """The thread that reads ahead meets it; who reads is told, and no thread is left."""
-    part = copied(stored, tmp_path) / "part-000002.parquet"
-    content = bytearray(part.read_bytes())
-    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)  # pages, not the footer
-    part.write_bytes(content)
-    before = threading.active_count()
-    with pytest.raises(DataError, match=r"part-000002\.parquet' cannot be read .*Build the epoch again"):
-        list(BatchFiles.open(tmp_path / "copy").batches(0))
+def test_a_flipped_bit_is_found_wherever_it_is(stored, tmp_path):
+    """The thread that reads ahead meets it; who reads is told, and no thread is left. So does `verify`."""
+    epoch = copied(stored, tmp_path)
+    part = the_part(epoch, 2)
+    content = part.read_bytes()
+    places = np.random.default_rng(7).integers(0, len(content), 60).tolist()
+    files, before = BatchFiles.open(epoch.parent), threading.active_count()
+    for place in [0, 3, 4, *places, *range(len(content) - 12, len(content))]:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        part.write_bytes(flipped)
+        with pytest.raises(DataError, match=r"part-000002-\w+\.parquet' is damaged.*Build the epoch again"):
+            list(files.batches(0, 14))
+        with pytest.raises(DataError, match=r"part-000002-\w+\.parquet' is damaged"):
+            files.verify(0)
     assert threading.active_count() == before
+    part.write_bytes(content)
+    files.verify(0)
+
+
+def test_a_manifest_of_an_earlier_version_says_to_build_again(stored, tmp_path):
+    epoch = copied(stored, tmp_path)
+    changed_manifest(epoch, lambda saved: saved.update(format_version=2))
+    with pytest.raises(DataError, match=r"earlier version of ballsbins.*build the epoch again"):
+        BatchFiles.open(epoch.parent)
+
+
+def test_a_manifest_that_leads_out_of_its_directory_is_refused(stored, tmp_path):
+    epoch = copied(stored, tmp_path)
+    changed_manifest(epoch, lambda saved: saved["files"]["offsets"].update(name="../offsets.npy"))
+    with pytest.raises(DataError, match="one within the epoch"):
+        BatchFiles.open(epoch.parent)

@@ -23,7 +23,8 @@ from ballsbins.batch_files.format import Manifest, stored_epoch
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import Arranged, RowOrder, check_row_order, row_order_of
 from ballsbins.batch_files.sort import BucketSort, Placed
-from ballsbins.batch_files.writer import PartsWriter
+from ballsbins.batch_files.store import located
+from ballsbins.batch_files.writer import PartsWriter, write_epoch_end
 from ballsbins.errors import DataError
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
@@ -189,7 +190,7 @@ def build(
     reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
     with new_epoch(path, manifest) as (made, scratch):
         writer = PartsWriter(
-            made,
+            located(made),
             plan.inputs.schema,
             manifest,
             rows_per_group=plan.rows_per_group,
@@ -199,7 +200,7 @@ def build(
             for batches in sorted_batches(plan, row_order, scratch, reporter):
                 writer.write(batches)
                 reporter.written(batches.first_step + len(batches.sizes), manifest.steps)
-            writer.finish()
+            manifest = write_epoch_end(located(made), manifest, writer.sizes, writer.parts)
         finally:
             writer.abandon()
     return manifest

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ballsbins import __version__
+from ballsbins import __version__, _check
 from ballsbins._extras import Later
-from ballsbins.batch_files.format import WEIGHT_COLUMN, Manifest
+from ballsbins.batch_files.columns import columns_of
+from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.sort import Memory
@@ -43,6 +44,7 @@ class BuildPlan:
     padded_to: int | None = None
     memory: Memory = field(default_factory=Memory)
     compression: str = "snappy"
+    world_size: int = 1
 
     @cached_property
     def trial(self) -> Trial:
@@ -121,9 +123,10 @@ class BuildPlan:
             sampler=self.sampler,
             epoch=epoch,
             num_examples=self.num_examples,
-            columns=tuple((entry.name, str(entry.type)) for entry in schema),
+            columns=columns_of(schema),
             batches_per_file=self.batches_per_file,
-            fingerprint=key.derive("inputs", self.fingerprint)[:16].hex(),
+            inputs=(InputFile("all", self.inputs.bytes, key.derive("inputs", self.fingerprint)[:16].hex()),),
+            world_size=self.world_size,
             key_commitment=key.commitment(),
             run=key.run,
             version=__version__,
@@ -222,6 +225,7 @@ def plan_build(
     memory: Memory | None = None,
     compression: str = "snappy",
     num_examples: int | None = None,
+    world_size: int = 1,
 ) -> BuildPlan:
     """Count the rows, and decide how to build batch files.
 
@@ -234,6 +238,7 @@ def plan_build(
         memory: the limit on resident memory; 1 GB by default.
         compression: of the Parquet files: snappy, zstd, lz4 or none.
         num_examples: if stated, it is compared with the rows that there are.
+        world_size: the number of ranks that will train, each of which then reads its own rows only.
 
     Returns:
         The plan: what it will need, and what `build` takes.
@@ -275,6 +280,10 @@ def plan_build(
             "of another name where batches are padded",
             "Padding adds a column of that name: rename yours.",
         )
+    columns_of(inputs.schema)  # refuses what becomes no array
+    smallest = counted // chosen.steps
+    advice = f"A batch has {smallest} rows or more, on average: take fewer ranks, or fewer steps."
+    _check.integer("the world size", world_size, 1, max(smallest, 1), advice=advice)
     limit = memory or Memory()
     if 16 * chosen.steps > limit.limit // 4:
         raise InvalidInputError(
@@ -284,7 +293,7 @@ def plan_build(
             "Take larger batches, or a larger limit: --memory.",
         )
     planned_for = mechanism(chosen) if callable(mechanism) else mechanism
-    return BuildPlan(inputs, chosen, counted, planned_for, identity, size, limit, compression)
+    return BuildPlan(inputs, chosen, counted, planned_for, identity, size, limit, compression, world_size)
 
 
 def _padded_size(sampler: Sampler, num_examples: int) -> int:

@@ -2,18 +2,31 @@
 
     DIR/                         mode 0700
       epoch-000000/              mode 0700; one directory for each epoch, whole by itself
-        manifest.json            public facts (below); written last: without it the epoch does not exist
-        offsets.npy              int64[steps + 1]: the row of the epoch at which each batch begins, then their number
-        part-000000.parquet      rows in batch order; part p has the whole batches p·F … (p + 1)·F − 1, F being
-        part-000001.parquet      `batches_per_file`; every part exists, also where its batches are all empty
+        manifest.json            facts (below) and the names of the other files; written last: without it the epoch
+                                 does not exist
+        offsets-….npy            int64[steps + 1]: the row of the epoch at which each batch begins, then their number
+        part-000000-….parquet    rows in batch order; part p has the whole batches p·F … (p + 1)·F − 1, F being
+        part-000001-….parquet    `batches_per_file`; every part exists, also where its batches are all empty
+        dictionaries-….arrow     where there are dictionary columns: an Arrow stream of no rows, for its dictionaries
 
-So batch t is in part t // F, at its rows offsets[t] − offsets[F·(t // F)] up to offsets[t + 1] − offsets[F·(t // F)]:
-found in constant time. Its row groups are as the writer likes. Rows of a batch stand in the order of the in-memory
-sampler: ascending positions for balls-and-bins and deterministic batches, the shuffled order for shuffle; rows that
-are named by the bytes of a column ascend by those bytes (unsigned, shorter first). A batch larger than the sampler's
-`max_batch_size` is truncated as in memory: the rows with the smallest `truncation_words` stay. With `padded_to` = B
-every batch has exactly B rows: the real ones first, then rows of weight 0 whose other columns mean nothing; the last
-column is then `weight`, a 32-bit float that is 1 or 0.
+Batch t is in part t // F, at its rows offsets[t] − offsets[F·(t // F)] up to offsets[t + 1] − offsets[F·(t // F)]:
+found in constant time. A row group holds whole batches. With `world_size` = R, which is 1 unless stated, R row groups
+hold a run of batches: the first has the rows 0, R, 2R, … of each batch, the next the rows 1, R + 1, …, so that each
+of R ranks reads its own. Rows of a batch stand in the order of the in-memory sampler: ascending positions for
+balls-and-bins and deterministic batches, the shuffled order for shuffle; rows that are named by the bytes of a column
+ascend by those bytes (unsigned, shorter first). A batch larger than the sampler's `max_batch_size` is truncated as in
+memory: the rows with the smallest `truncation_words` stay. With `padded_to` = B every batch has exactly B rows: the
+real ones first, then rows of weight 0 whose other columns mean nothing; the last column is then `weight`, a 32-bit
+float that is 1 or 0.
+
+`columns` says which arrays a column becomes, the same in every batch (`batch_files.columns`). Dictionary columns are
+stored as their 32-bit codes.
+
+Checksums are xxh3 of 64 bits, as hexadecimal digits. Each row group has one, over all bytes from the end of the row
+group before it (or the beginning of the file) to its own end; they stand in the Parquet footer under
+`ballsbins.row_groups` as a JSON list of [end, checksum]. The checksum of a part in the manifest is that of the rest,
+the footer; the checksum of any other file is that of all of it. So each byte that is read is checked, and no other
+needs to be read for it.
 
 The identity of a row is its position (inputs in the order given, files of a directory in order of their path, then
 rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers as decimal digits.
@@ -23,8 +36,9 @@ Where all epochs have the same batches (fixed bins, deterministic batches) only 
 All epochs of a directory belong to one run: their batches follow from the run's own key, which `Key.for_run` derives
 from the master key and `run`, the run's public id. Other runs of the same master key have unrelated batches.
 
-manifest.json holds nothing that depends on the key but its commitment. The batches, their sizes, `offsets.npy` and
-the sizes of the parts are the assignment, as secret as the key: show them to nobody, and remove them after training.
+`Manifest.public` holds nothing that depends on the key but its commitment. The rest of manifest.json (`files`: sizes
+and checksums of the parts), the batches, their sizes and the offsets are the assignment, as secret as the key: show
+them to nobody, and remove them after training. The dictionaries are as secret as the data.
 """
 
 from __future__ import annotations
@@ -32,54 +46,110 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from itertools import zip_longest
 from pathlib import PurePosixPath
 from typing import Any
 
 from ballsbins import _check
+from ballsbins.batch_files.columns import Column
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
-FORMAT_VERSION = 2  # 2 added `run`
+FORMAT_VERSION = 3  # 2 added `run`; 3 the types of columns, checksums, names of files and ranks
 MANIFEST_NAME = "manifest.json"
-OFFSETS_NAME = "offsets.npy"
+ROW_GROUPS_KEY = "ballsbins.row_groups"  # in the footer of a part
 WEIGHT_COLUMN = "weight"
 DIRECTORY_MODE = 0o700
 _EPOCH_DIRECTORY = re.compile(r"epoch-(\d{6,})")
+_REBUILD = "Was this manifest changed by hand? Build the epoch again."
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of an epoch: its name, its size in bytes, and the checksum that the format describes."""
+
+    name: str
+    bytes: int
+    checksum: str
+
+    def __post_init__(self) -> None:
+        """Validate, once: a name must not lead out of the directory."""
+        if not isinstance(self.name, str) or not re.fullmatch(r"[\w-][\w.-]*", self.name):
+            raise InvalidInputError("the name of a file", self.name, "one within the epoch", _REBUILD)
+        _check.integer("the size of a file", self.bytes, 0, advice=_REBUILD)
+        if not isinstance(self.checksum, str):
+            raise InvalidInputError("a checksum", self.checksum, "text", _REBUILD)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of an epoch beside its manifest."""
+
+    offsets: StoredFile
+    parts: tuple[StoredFile, ...]
+    dictionaries: StoredFile | None = None
+
+    @property
+    def all(self) -> list[StoredFile]:
+        """All of them."""
+        return [self.offsets, *([self.dictionaries] if self.dictionaries else []), *self.parts]
+
+    @staticmethod
+    def from_dict(saved: Mapping[str, Any]) -> Files:
+        """Build what `dataclasses.asdict` made plain."""
+        plain = _check.fields("files", saved, {field.name for field in fields(Files)}, advice=_REBUILD)
+        words = plain["dictionaries"]
+        return Files(
+            StoredFile(**plain["offsets"]),
+            tuple(StoredFile(**part) for part in plain["parts"]),
+            None if words is None else StoredFile(**words),
+        )
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file that an epoch was built from: its name, its size in bytes, and a keyed digest of what was read."""
+
+    name: str
+    bytes: int
+    digest: str
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The public facts of one epoch of batch files.
+    """The facts of one epoch of batch files.
 
-    `columns` are the names and Arrow types of the files' columns, in order. `mechanism` is what the batches were
-    built for, where the noise was already decided; its sampler is `sampler`. `fingerprint` tells two inputs apart,
-    `key_commitment` two master keys, and `run` two runs of one master key: epochs of one run agree in all three. The
-    fingerprint is keyed: with a plain digest, somebody who knows all rows but one could guess the last and check.
+    `columns` are the files' columns, in order. `mechanism` is what the batches were built for, where the noise was
+    already decided; its sampler is `sampler`. `inputs` tells two inputs apart, `key_commitment` two master keys,
+    and `run` two runs of one master key: epochs of a run agree in all three. Digests of inputs are keyed: with plain
+    ones, somebody who knows all rows but one could guess the last and check. Of all this only `files` is secret.
     """
 
     sampler: Sampler
     epoch: int
     num_examples: int
-    columns: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...]
     batches_per_file: int
-    fingerprint: str
     key_commitment: str
     run: str
     version: str
+    inputs: tuple[InputFile, ...] = ()
+    world_size: int = 1
     identity_column: str | None = None
     padded_to: int | None = None
     mechanism: Mechanism | None = None
+    files: Files | None = None
 
     def __post_init__(self) -> None:
         """Validate, once."""
-        advice = "Was this manifest changed by hand? Build the epoch again."
-        _check.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=advice)
-        _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
-        _check.integer("batches_per_file", self.batches_per_file, 1, advice=advice)
+        _check.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=_REBUILD)
+        _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=_REBUILD)
+        _check.integer("batches_per_file", self.batches_per_file, 1, advice=_REBUILD)
+        _check.integer("world_size", self.world_size, 1, advice=_REBUILD)
         if not self.sampler.partitions:
             raise InvalidInputError(
                 "sampler",
@@ -88,18 +158,21 @@ class Manifest:
                 "Poisson batches repeat rows: write them with `ballsbins assign` and join.",
             )
         self.sampler._check_num_examples(self.num_examples)
-        texts = {name: getattr(self, name) for name in ("fingerprint", "key_commitment", "run", "version")}
+        texts = {name: getattr(self, name) for name in ("key_commitment", "run", "version")}
         if self.identity_column is not None:
             texts["identity_column"] = self.identity_column
         for name, value in texts.items():
             if not isinstance(value, str):
-                raise InvalidInputError(name, value, "text", advice)
+                raise InvalidInputError(name, value, "text", _REBUILD)
         if self.padded_to is not None:
-            _check.integer("padded_to", self.padded_to, 1, advice=advice)
+            _check.integer("padded_to", self.padded_to, 1, advice=_REBUILD)
         if self.mechanism is not None and self.mechanism.sampler != self.sampler:
             raise InvalidInputError(
-                "the sampler of the mechanism", self.mechanism.sampler, repr(self.sampler), advice
+                "the sampler of the mechanism", self.mechanism.sampler, repr(self.sampler), _REBUILD
             )
+        if self.files is not None and len(self.files.parts) != self.num_parts:
+            parts = len(self.files.parts)
+            raise InvalidInputError("the number of parts", parts, f"{self.num_parts}", _REBUILD)
 
     @property
     def steps(self) -> int:
@@ -118,37 +191,41 @@ class Manifest:
     def require_same_run(self, other: Manifest) -> None:
         """Raise unless `other` is of the same run: all facts but the epoch, and how it is cut into files, agree."""
         mine, theirs = self._of_the_run(), other._of_the_run()
-        # Another key or run also has another fingerprint, so name the cause first.
+        # Another key or run also has other digests, so name the cause first.
         for name in dict.fromkeys(("key_commitment", "run", *mine)):
             if mine[name] != theirs[name]:
+                what, here, there = name, mine[name], theirs[name]
+                if name == "inputs":
+                    what, here, there = _first_difference(self.inputs, other.inputs)
                 raise DataError(
-                    f"Epoch {self.epoch} has {name} {mine[name]!r}, but epoch {other.epoch} has {theirs[name]!r}: "
+                    f"Epoch {self.epoch} has {what} {here!r}, but epoch {other.epoch} has {there!r}: "
                     "they are not of one run. Build into another directory, or remove the old run's epochs first."
                 )
 
     def _of_the_run(self) -> dict[str, Any]:
-        plain = self.to_dict()
-        for free in ("epoch", "batches_per_file", "version", "mechanism"):
+        plain = self.public()
+        for free in ("epoch", "batches_per_file", "world_size", "version", "mechanism"):
             del plain[free]
         return plain
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+    def public(self) -> dict[str, Any]:
+        """Plain data for logs: all but `files`, which is secret."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "files"}
         plain["sampler"] = self.sampler.to_dict()
         plain["mechanism"] = None if self.mechanism is None else self.mechanism.to_dict()
-        plain["columns"] = [{"name": name, "type": kind} for name, kind in self.columns]
+        plain["columns"] = [column.to_dict() for column in self.columns]
+        plain["inputs"] = [asdict(file) for file in self.inputs]
         return {"format": FORMAT, "format_version": FORMAT_VERSION} | plain
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Manifest:
-        """Build the manifest that `to_dict` wrote. All fields must be there, and no others."""
+        """Build the manifest of plain data. All fields must be there, and no others."""
         found = (saved.get("format"), saved.get("format_version"))
         if found != (FORMAT, FORMAT_VERSION):
             advice = "Update ballsbins if this was written by a later version."
-            if found == (FORMAT, 1):
+            if found in ((FORMAT, 1), (FORMAT, 2)):
                 advice = (
-                    "An earlier version of ballsbins wrote it, so its run has no id. Remove the epoch "
+                    "An earlier version of ballsbins wrote it, without types and checksums. Remove the epoch "
                     "(ballsbins build --out DIRECTORY --remove EPOCH), then build the epoch again."
                 )
             raise InvalidInputError("the format of a manifest", found, f"{(FORMAT, FORMAT_VERSION)}", advice)
@@ -158,12 +235,16 @@ class Manifest:
         plain["sampler"] = Sampler.from_dict(plain["sampler"])
         if plain["mechanism"] is not None:
             plain["mechanism"] = Mechanism.from_dict(plain["mechanism"])
-        plain["columns"] = tuple((column["name"], column["type"]) for column in plain["columns"])
+        plain["columns"] = tuple(Column.from_dict(column) for column in plain["columns"])
+        plain["inputs"] = tuple(InputFile(**file) for file in plain["inputs"])
+        if plain["files"] is not None:
+            plain["files"] = Files.from_dict(plain["files"])
         return Manifest(**plain)
 
     def to_json(self) -> str:
-        """The content of manifest.json."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        """The content of manifest.json, with what is secret of it."""
+        plain = self.public() | {"files": None if self.files is None else asdict(self.files)}
+        return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str, path: object) -> Manifest:
@@ -194,6 +275,13 @@ def epoch_number(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def part_name(part: int) -> str:
-    """The name of a Parquet file."""
-    return f"part-{part:06d}.parquet"
+def _first_difference(mine: tuple[InputFile, ...], theirs: tuple[InputFile, ...]) -> tuple[str, Any, Any]:
+    """Name the first input file in which two epochs differ."""
+    for number, (here, there) in enumerate(zip_longest(mine, theirs)):
+        if here is None or there is None:
+            break
+        if here.name != there.name:
+            return f"input file {number}", here.name, there.name
+        if here != there:
+            return f"the input file {here.name!r} as", (here.bytes, here.digest), (there.bytes, there.digest)
+    return "a number of input files of", len(mine), len(theirs)

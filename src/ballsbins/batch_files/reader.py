@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
+import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,16 +17,19 @@ from numpy.typing import NDArray
 
 from ballsbins import _check
 from ballsbins._extras import Later
+from ballsbins.batch_files.columns import Converter, require_fixed
 from ballsbins.batch_files.epoch_directory import complete_epochs, read_manifest, require_private
 from ballsbins.batch_files.format import (
     MANIFEST_NAME,
-    OFFSETS_NAME,
     WEIGHT_COLUMN,
+    Files,
     Manifest,
+    StoredFile,
     epoch_name,
-    part_name,
     stored_epoch,
 )
+from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
+from ballsbins.batch_files.store import Location, located
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers.base import check_epoch
 from ballsbins.samplers.physical import check_rank, filled
@@ -34,17 +38,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 arrow = Later("pyarrow", feature="Reading batch files", extra="data")
-parquet = Later("pyarrow.parquet", feature="Reading batch files", extra="data")
 
 _AHEAD = 1  # row groups that are read before they are asked for
+
+
+class OtherWorldSizeWarning(UserWarning):
+    """The files are laid out for another number of ranks: the batches are right, but reading them costs more."""
 
 
 class BatchFiles:
     """A directory of batch files, as `batch_files.format` describes it; made by `open`.
 
-    Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the files;
+    Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the sampler;
     a later start gives the same batches from there on, and costs the reading of at most one row group that is not
-    used; over all ranks every batch is partitioned as `Batches.for_rank` does, and every rank has all the steps.
+    used; over all ranks every batch is partitioned as `Batches.for_rank` does, and every rank has all the steps. All
+    bytes that are read are compared with their checksums.
 
     Attributes:
         manifest: the public facts of the run that the files belong to.
@@ -64,7 +72,7 @@ class BatchFiles:
         ((0,), 100)
     """
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
+    def __init__(self, directory: Location, manifest: Manifest) -> None:
         """Use `open`."""
         self._directory, self._manifest = directory, manifest
 
@@ -73,7 +81,7 @@ class BatchFiles:
         """Open a directory that has at least one complete epoch; epochs may be added and removed while it is open.
 
         Args:
-            directory: the directory, of mode 0700.
+            directory: the directory, of mode 0700, or its address in an object store.
 
         Returns:
             The batch files.
@@ -82,14 +90,14 @@ class BatchFiles:
             DataError: there is no complete epoch, or its manifest is damaged.
             SecretError: others than the owner may use the directory.
         """
-        path = Path(directory)
-        epochs = complete_epochs(path)
+        place = located(directory)
+        epochs = complete_epochs(Path(place.address))
         if not epochs:
             raise DataError(
-                f"{str(path)!r} holds no complete epoch of batch files. Build one: ballsbins build --help"
+                f"{str(place)!r} holds no complete epoch of batch files. Build one: ballsbins build --help"
             )
-        require_private(path)
-        return cls(path, read_manifest(path, epochs[0]))
+        require_private(Path(place.address))
+        return cls(place, read_manifest(Path(place.address), epochs[0]))
 
     @property
     def manifest(self) -> Manifest:
@@ -99,7 +107,7 @@ class BatchFiles:
     @property
     def epochs(self) -> tuple[int, ...]:
         """The complete epochs that are there now."""
-        return complete_epochs(self._directory)
+        return complete_epochs(Path(self._directory.address))
 
     def batches(
         self,
@@ -111,8 +119,9 @@ class BatchFiles:
     ) -> Iterator[pa.Table]:
         """Give the batches of an epoch from step `start` on, empty ones too.
 
-        Tables are views of what was read, without a copy, unless `ranks` > 1. The number of rows of a table is
-        secret, unless padded: log it nowhere.
+        Tables are views of what was read, without a copy, if the files were built for `ranks` ranks (build
+        --world-size), and each rank reads only its own rows. With another number of ranks every rank reads all rows,
+        and a warning says so. The number of rows of a table is secret, unless padded: log it nowhere.
 
         Args:
             epoch: the number of the epoch, from 0.
@@ -128,27 +137,61 @@ class BatchFiles:
             InvalidInputError: an argument is out of its range, or a column is not there.
             DataError: the epoch is not there, is of another run, or is damaged.
         """
-        number, first, share, wanted = self._checked(epoch, start, rank, ranks, columns)
-        return _batches(self._open_epoch(number), first, share, wanted)
+        number, first, (rank, ranks), wanted = self._checked(epoch, start, rank, ranks, columns)
+        opened = self._open_epoch(number)
+        _warn_of_other_ranks(opened.manifest.world_size, ranks)
+        return _batches(opened, first, rank, ranks, wanted)
 
-    def paths(self, epoch: int) -> list[Path]:
+    def dictionary(self, column: str, epoch: int = 0) -> pa.Array:
+        """Return the values that the codes of a dictionary column stand for: code c is the c-th.
+
+        Args:
+            column: the name of the column.
+            epoch: an epoch that is there. All epochs of a run have the same dictionaries.
+
+        Raises:
+            InvalidInputError: the column is not one with a dictionary.
+            DataError: the epoch is not there, or is damaged.
+        """
+        opened = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch)))
+        known = list(opened.dictionaries)
+        if column not in known:
+            raise InvalidInputError(
+                "column", column, f"among {known}", "Only columns with a dictionary have codes."
+            )
+        return opened.dictionaries[column].dictionary
+
+    def paths(self, epoch: int) -> list[Location]:
         """Name the files that hold the rows of an epoch.
 
         Args:
             epoch: the number of the epoch, from 0.
 
         Returns:
-            The offsets, then the parts in order.
+            The offsets, the dictionaries if there are any, then the parts in order.
 
         Raises:
             DataError: the epoch is not there, or is of another run.
         """
-        manifest = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch))).manifest
-        directory = self._directory / epoch_name(manifest.epoch)
-        return [
-            directory / OFFSETS_NAME,
-            *(directory / part_name(part) for part in range(manifest.num_parts)),
-        ]
+        opened = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch)))
+        return [opened.directory / file.name for file in opened.files.all]
+
+    def verify(self, epoch: int) -> None:
+        """Read all bytes of an epoch and compare them with their checksums.
+
+        Args:
+            epoch: the number of the epoch, from 0.
+
+        Raises:
+            DataError: a file is missing or damaged; the error names it.
+        """
+        opened = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch)))
+        _ = opened.offsets, opened.dictionaries
+        for number, file in enumerate(opened.files.parts):
+            part = opened.part(number, file)
+            for group in range(len(part.rows)):
+                part.check(group)
+            part.close()
 
     def _checked(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
@@ -156,7 +199,7 @@ class BatchFiles:
         number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = _check.integer("start", start, 0, self._manifest.steps, advice=advice)
-        known = [name for name, _ in self._manifest.columns]
+        known = [column.name for column in self._manifest.columns]
         for name in columns or ():
             if name not in known:
                 raise InvalidInputError(
@@ -171,7 +214,7 @@ class BatchFiles:
                 f"Epoch {epoch} is not in {str(self._directory)!r} (complete epochs: {there}). "
                 f"Build it: ballsbins build … --epoch {epoch}"
             )
-        manifest = read_manifest(self._directory, epoch)
+        manifest = read_manifest(Path(self._directory.address), epoch)
         manifest.require_same_run(self._manifest)
         return _Epoch(self._directory / epoch_name(epoch), manifest)
 
@@ -180,112 +223,164 @@ class BatchFiles:
         return f"BatchFiles({str(self._directory)!r}, {self._manifest.sampler!r})"
 
 
+def _warn_of_other_ranks(world_size: int, ranks: int) -> None:
+    if world_size == ranks:
+        return
+    cost = "this process reads the rows of all of them and puts them in order"
+    if ranks > 1:
+        cost = f"each of the {ranks} ranks reads the rows of all"
+    warnings.warn(
+        f"The batch files are laid out for a world size of {world_size}, so {cost}, which takes longer. To avoid "
+        f"that, build them with --world-size {ranks}.",
+        OtherWorldSizeWarning,
+        stacklevel=3,
+    )
+
+
 class _Epoch:
     """The files of one epoch: where each batch begins, and the row groups from a row on."""
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
+    def __init__(self, directory: Location, manifest: Manifest) -> None:
         self.directory, self.manifest = directory, manifest
-        self.offsets_path = path = directory / OFFSETS_NAME
-        try:
-            self.offsets: NDArray[np.int64] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
-        if self.offsets.dtype != np.int64 or self.offsets.shape != (manifest.steps + 1,):
-            raise DataError(
-                f"{str(path)!r} is not of {manifest.steps + 1} 64-bit integers. Build the epoch again."
-            )
+        if manifest.files is None:
+            raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
+        self.files: Files = manifest.files
 
-    def row_groups(self, start: int) -> Iterator[_RowGroup]:
-        """Give the row groups from batch `start` on to the end of the epoch."""
-        per_file = self.manifest.batches_per_file
-        for part in range(self.manifest.part_of(start), self.manifest.num_parts):
-            path = self.directory / part_name(part)
-            begin, end = (
-                int(self.offsets[min(step, self.manifest.steps)])
-                for step in (part * per_file, (part + 1) * per_file)
+    def _whole(self, file: StoredFile) -> bytes:
+        content = (self.directory / file.name).read_bytes()
+        require_checksum(content, file.checksum, self.directory / file.name)
+        return content
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each batch begins, and the number of rows."""
+        place = self.directory / self.files.offsets.name
+        try:
+            found = np.load(io.BytesIO(self._whole(self.files.offsets)), allow_pickle=False)
+        except ValueError as error:
+            raise DataError(f"{str(place)!r} cannot be read ({error}). Build the epoch again.") from None
+        if found.dtype != np.int64 or found.shape != (self.manifest.steps + 1,) or (np.diff(found) < 0).any():
+            raise DataError(
+                f"{str(place)!r} is not of {self.manifest.steps + 1} ascending 64-bit integers. Build the epoch "
+                "again."
             )
-            with _naming(path):
-                file = parquet.ParquetFile(path, memory_map=True)
-            if file.metadata.num_rows != end - begin:
-                raise DataError(
-                    f"{str(path)!r} does not have the rows it should have. Build the epoch again."
-                )
-            skip = max(int(self.offsets[start]) - begin, 0)
-            for group in range(file.num_row_groups):
-                rows = file.metadata.row_group(group).num_rows
+        return found  # type: ignore[no-any-return]
+
+    @cached_property
+    def dictionaries(self) -> dict[str, pa.DictionaryArray]:
+        """An array of no rows for each dictionary column, which has its dictionary."""
+        if self.files.dictionaries is None:
+            return {}
+        content = self._whole(self.files.dictionaries)
+        table = arrow.ipc.open_stream(content).read_all()
+        return {name: table.column(name).chunk(0) for name in table.column_names}
+
+    def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
+        """The number of rows that a rank has of every batch."""
+        return (np.diff(self.offsets) + ranks - 1 - rank) // ranks
+
+    def part(self, number: int, file: StoredFile) -> PartReader:
+        """Open a part."""
+        place = self.directory / file.name
+        opened = PartReader(place, file)
+        per_file, steps = self.manifest.batches_per_file, self.manifest.steps
+        begin, end = (self.offsets[min(step, steps)] for step in (number * per_file, (number + 1) * per_file))
+        if sum(opened.rows) != end - begin or len(opened.rows) % self.manifest.world_size:
+            raise DataError(f"{str(place)!r} does not have the rows it should have. Build the epoch again.")
+        if opened.schema.names != [column.name for column in self.manifest.columns]:
+            raise DataError(
+                f"{str(place)!r} has other columns than the manifest says. Build the epoch again."
+            )
+        return opened
+
+    def pieces(self, start: int, rank: int | None) -> Iterator[_Piece]:
+        """Give what is read at a time, from batch `start` on: the row groups of one rank, or of all together."""
+        per_file, ranks = self.manifest.batches_per_file, self.manifest.world_size
+        sizes = np.diff(self.offsets) if rank is None else self.sizes(rank, ranks)
+        for number in range(self.manifest.part_of(start), self.manifest.num_parts):
+            part = self.part(number, self.files.parts[number])
+            skip = int(sizes[number * per_file : max(start, number * per_file)].sum())
+            first_row = int(self.offsets[number * per_file])
+            for run in range(0, len(part.rows), ranks):
+                groups = list(range(run, run + ranks)) if rank is None else [run + rank]
+                rows = sum(part.rows[group] for group in groups)
                 if skip < rows:
-                    yield _RowGroup(path, file, group, skip)
-                skip = max(skip - rows, 0)
+                    yield _Piece(self, part, groups, skip, first_row)
+                skip, first_row = max(skip - rows, 0), first_row + rows
+
+
+class _Piece(NamedTuple):
+    """Row groups that are read together, how many of their rows to skip, and which row is the first of all."""
+
+    epoch: _Epoch
+    part: PartReader
+    groups: list[int]
+    skip: int
+    first_row: int
+
+    def read(self, columns: list[str] | None) -> pa.Table:
+        tables = [self.part.read(group, columns) for group in self.groups]
+        table = tables[0] if len(tables) == 1 else self._in_order(arrow.concat_tables(tables))
+        for name, empty in self.epoch.dictionaries.items():
+            if name in table.column_names:
+                place = table.column_names.index(name)
+                codes = table.column(place).combine_chunks()
+                values = arrow.DictionaryArray.from_arrays(
+                    codes, empty.dictionary, ordered=empty.type.ordered, safe=False
+                )
+                field = table.field(place).with_type(empty.type)
+                table = table.set_column(place, field, values)
+        return table.slice(self.skip)
+
+    def _in_order(self, table: pa.Table) -> pa.Table:
+        """Put the rows of a run of batches in order that come rank by rank."""
+        rows = np.arange(self.first_row, self.first_row + table.num_rows)
+        begins = self.epoch.offsets[np.searchsorted(self.epoch.offsets, rows, side="right") - 1]
+        by_rank = np.argsort((rows - begins) % len(self.groups), kind="stable")
+        place = np.empty_like(by_rank)
+        place[by_rank] = np.arange(len(place))
+        return table.take(arrow.array(place))
 
 
 def _batches(
-    epoch: _Epoch, start: int, share: tuple[int, int], columns: list[str] | None
+    epoch: _Epoch, start: int, rank: int, ranks: int, columns: list[str] | None
 ) -> Iterator[pa.Table]:
-    rank, ranks = share
-    stream = _read_ahead(epoch.row_groups(start), columns)
+    own = epoch.manifest.world_size == ranks
+    stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
+    sizes = epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets)
     try:
         piece, used = _empty(epoch, columns), 0
-        last = int(epoch.offsets[-1])
-        for begin, end in pairwise(epoch.offsets[start:]):
-            missing = int(end) - int(begin)
-            if not 0 <= missing <= last - int(begin):  # or a row would be in two batches
-                raise DataError(f"{str(epoch.offsets_path)!r} does not ascend. Build the epoch again.")
-            taken = []
-            while missing > piece.num_rows - used:
-                if used < piece.num_rows:
-                    taken.append(piece.slice(used))
-                    missing -= piece.num_rows - used
+        for size in sizes[start:].tolist():
+            if size and used == piece.num_rows:
                 piece, used = next(stream), 0
-            taken.append(piece.slice(used, missing))
-            used += missing
-            batch = taken[0] if len(taken) == 1 else arrow.concat_tables(taken)
-            yield batch if ranks == 1 else batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks)))
+            if used + size > piece.num_rows:
+                raise damaged(epoch.directory)
+            batch = piece.slice(used, size)
+            used += size
+            yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
     finally:
         stream.close()
 
 
 def _empty(epoch: _Epoch, columns: list[str] | None) -> pa.Table:
     """A table of no rows with the schema of the files."""
-    with _naming(epoch.directory / part_name(0)):
-        schema = parquet.read_schema(epoch.directory / part_name(0))
-    if schema.names != [name for name, _ in epoch.manifest.columns]:
-        raise DataError(
-            f"The files in {str(epoch.directory)!r} have other columns than the manifest. Build the epoch again."
-        )
+    part = epoch.part(0, epoch.files.parts[0])
+    part.close()
+    schema = part.schema
+    for name, empty in epoch.dictionaries.items():
+        place = schema.get_field_index(name)
+        schema = schema.set(place, schema.field(place).with_type(empty.type))
     table = schema.empty_table()
     return table if columns is None else table.select(columns)
 
 
-class _RowGroup(NamedTuple):
-    """A row group of an open Parquet file, and how many of its rows are to be skipped."""
-
-    path: Path
-    file: Any
-    number: int
-    skip: int
-
-    def read(self, columns: list[str] | None) -> pa.Table:
-        with _naming(self.path):
-            return self.file.read_row_group(self.number, columns=columns, use_threads=False).slice(self.skip)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with a part into an error that names it."""
-    try:
-        yield
-    except (OSError, arrow.ArrowException) as error:
-        said = " ".join(str(error).split())  # Arrow says some things in several lines
-        raise DataError(f"{str(path)!r} cannot be read ({said}). Build the epoch again.") from None
-
-
-def _read_ahead(groups: Iterator[_RowGroup], columns: list[str] | None) -> Any:
+def _read_ahead(pieces: Iterator[_Piece], columns: list[str] | None) -> Any:
     """Give the tables of row groups, read by a thread of their own a little before they are asked for."""
     with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
         waiting: deque[Future[Any]] = deque()
         try:
-            for group in groups:
-                waiting.append(pool.submit(group.read, columns))
+            for piece in pieces:
+                waiting.append(pool.submit(piece.read, columns))
                 if len(waiting) > _AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -337,7 +432,7 @@ def padded_arrays(
         >>> {len(batch["weight"]) for batch in padded_arrays(BatchFiles.open("batches"), epoch=0)}
         {60}
     """
-    stored = [name for name, _ in files.manifest.columns] if columns is None else list(columns)
+    stored = [column.name for column in files.manifest.columns] if columns is None else list(columns)
     if files.manifest.padded_to is not None:
         stored = list(dict.fromkeys([*stored, WEIGHT_COLUMN]))
     elif WEIGHT_COLUMN in stored:
@@ -349,9 +444,11 @@ def padded_arrays(
             "Name the other columns, or rename it before you build.",
         )
     batches = files.batches(epoch, start, rank, ranks, stored)
+    known = {column.name: column for column in files.manifest.columns}
+    require_fixed(tuple(known[name] for name in stored))
     size = -(-largest_batch(files.manifest) // ranks)
-    for table in batches:
-        yield padded(arrays(table), table.num_rows, size)
+    for batch, rows in arrays(batches):
+        yield padded(batch, rows, size)
 
 
 def largest_batch(manifest: Manifest) -> int:
@@ -369,9 +466,12 @@ def largest_batch(manifest: Manifest) -> int:
     return size
 
 
-def arrays(table: pa.Table) -> dict[str, NDArray[Any]]:
-    """The columns of a batch; numbers without missing values are views of what was read, where it was read whole."""
-    return {name: table.column(name).to_numpy() for name in table.column_names}
+def arrays(batches: Iterator[pa.Table]) -> Iterator[tuple[dict[str, NDArray[Any]], int]]:
+    """Give (the arrays, the number of rows) of each batch; `batch_files.columns` says which arrays there are."""
+    convert: Converter | None = None
+    for table in batches:
+        convert = convert or Converter(table.schema)
+        yield convert(table), table.num_rows
 
 
 def padded(batch: dict[str, NDArray[Any]], rows: int, size: int) -> dict[str, NDArray[Any]]:

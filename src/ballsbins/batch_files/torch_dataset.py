@@ -1,4 +1,4 @@
-"""Batch files as a PyTorch data set: DataLoader(BatchDataset(files, epoch), batch_size=None)."""
+"""Batch files for PyTorch: an iterable dataset for DataLoader(dataset, batch_size=None)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ballsbins.batch_files.reader import BatchFiles
+import numpy as np
+
+from ballsbins.batch_files.reader import BatchFiles, arrays
 from ballsbins.errors import MissingExtraError
 
 try:
@@ -16,16 +18,58 @@ except ImportError as missing:
     raise MissingExtraError("Reading batch files with PyTorch", "torch") from missing
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from numpy.typing import NDArray
 
-Batch = dict[str, Any]
+_ALIGNED = 64  # bytes: where the tensors of a batch begin within their common memory
 
 
-class BatchDataset(IterableDataset[Batch]):
+class TensorBatch(dict[str, Any]):
+    """The tensors of a batch by name. It crosses from a worker of a DataLoader in one piece.
+
+    PyTorch hands over each tensor in shared memory of its own, which for tens of small ones takes far longer than
+    reading them. So all are put into one.
+    """
+
+    def __copy__(self) -> TensorBatch:
+        """Stay one of these: DataLoader copies a dict before it hands it over."""
+        return TensorBatch(self)
+
+    def __reduce__(self) -> Any:
+        """Put all tensors into one; what is no tensor, such as text, goes as it is."""
+        tensors = {
+            name: value.contiguous()
+            for name, value in self.items()
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.requires_grad
+        }
+        layout, end = [], 0
+        for name, tensor in tensors.items():
+            layout.append((name, end, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)))
+            end += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
+        memory = torch.empty(end, dtype=torch.uint8)
+        for (_, begin, _, _), tensor in zip(layout, tensors.values(), strict=True):
+            memory[begin : begin + tensor.nbytes] = tensor.view(-1).view(torch.uint8)
+        others = {name: value for name, value in self.items() if name not in tensors}
+        return _from_one, (memory, layout, others, list(self))
+
+
+def _from_one(
+    memory: torch.Tensor, layout: list[tuple[str, int, str, tuple[int, ...]]], others: Any, names: list[str]
+) -> TensorBatch:
+    found = dict(others)
+    for name, begin, dtype, shape in layout:
+        kind = getattr(torch, dtype)
+        size = kind.itemsize * int(np.prod(shape))
+        found[name] = memory[begin : begin + size].view(kind).view(shape)
+    return TensorBatch((name, found[name]) for name in names)
+
+
+class BatchDataset(IterableDataset[TensorBatch]):
     """The batches of one epoch from step `start` on, as dicts of tensors (text as lists), empty batches too.
 
-    Use it with batch_size=None: a batch is a batch. It reads ahead in a thread of its own, so num_workers of 0 or 1
-    is best; with more, each worker reads all files and gives its share of the steps, in order.
+    Use it with batch_size=None: a batch is a batch. The tensors are those of `batch_files.columns`, the same in every
+    batch. It reads ahead in a thread of its own, so `num_workers=0` is best for most loops, and 1 if the training
+    loop leaves Python no time. More workers do not read faster: each of them reads all files and gives its share of
+    the steps, in order. To share the reading among processes that train, build with --world-size.
     """
 
     def __init__(
@@ -42,26 +86,23 @@ class BatchDataset(IterableDataset[Batch]):
         self._files, self._arguments = files, (epoch, start, rank, ranks, columns)
         self._length = files.manifest.steps - start
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TensorBatch]:
         """Give the batches in order."""
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return (
-            _tensors(table) for table in islice(self._files.batches(*self._arguments), first, None, stride)
-        )
+        tables = islice(self._files.batches(*self._arguments), first, None, stride)
+        return (_tensors(batch) for batch, _ in arrays(tables))
 
     def __len__(self) -> int:
         """Count the steps from `start` to the epoch's end."""
         return self._length
 
 
-def _tensors(table: pa.Table) -> Batch:
-    return {name: _tensor(table.column(name)) for name in table.column_names}
+def _tensors(batch: dict[str, NDArray[Any]]) -> TensorBatch:
+    return TensorBatch((name, _tensor(values)) for name, values in batch.items())
 
 
-def _tensor(column: pa.ChunkedArray) -> Any:
-    whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    values = whole.to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "iufb":
-        return column.to_pylist()
+def _tensor(values: NDArray[Any]) -> Any:
+    if values.dtype.kind == "O":
+        return values.tolist()
     return torch.from_numpy(values.copy())  # a tensor may be written to, what was read may not

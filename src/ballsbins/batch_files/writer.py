@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import json
+import secrets
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins._extras import Later
-from ballsbins._files import PRIVATE, sync, write_new
-from ballsbins.batch_files.format import MANIFEST_NAME, OFFSETS_NAME, WEIGHT_COLUMN, Manifest, part_name
+from ballsbins.batch_files.format import (
+    MANIFEST_NAME,
+    ROW_GROUPS_KEY,
+    WEIGHT_COLUMN,
+    Files,
+    Manifest,
+    StoredFile,
+)
 from ballsbins.batch_files.row_order import Arranged
+from ballsbins.batch_files.store import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,25 +32,54 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Writing batch files", extra="data")
 parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
-# Taken at a time; of a row group, if rows are wider than the first.
-_MOST_ROWS, _MOST_BYTES = 1 << 15, 1 << 25
+_MOST_BYTES = 1 << 25  # of a row group, if rows are wider than the first; one batch may be larger
+_TAKEN_GROUPS = 8  # row groups whose rows are put in order at a time
 _MOST_PADDED = 1 << 20  # rows, blank ones too, that are put in order at a time
 
 
 class PartsWriter:
-    """The part files and offsets of one epoch; the manifest comes last."""
+    """Part files of an epoch, one after the other; `write_epoch_end` follows when all parts are there.
+
+    Attributes:
+        parts: the part files that are written.
+    """
 
     def __init__(
-        self, directory: Path, schema: pa.Schema, manifest: Manifest, *, rows_per_group: int, compression: str
+        self,
+        directory: Location,
+        schema: pa.Schema,
+        manifest: Manifest,
+        *,
+        rows_per_group: int,
+        compression: str,
+        first_part: int = 0,
+        dictionary_encoded: Sequence[str] | bool = True,
     ) -> None:
-        """`schema` is that of the rows as they come in, without weights."""
+        """Begin with a part.
+
+        Args:
+            directory: the directory of the epoch.
+            schema: the schema of the rows as they come in, without weights.
+            manifest: of the whole epoch.
+            rows_per_group: the rows of a row group, about: it holds whole batches.
+            compression: of the Parquet files.
+            first_part: the part that begins with the first batch to be written.
+            dictionary_encoded: the columns that Parquet encodes by a dictionary of its own; all, if True.
+        """
         self._directory, self._manifest = directory, manifest
         self._schema = written_schema(schema, padded=manifest.padded_to is not None)
-        self._rows_per_group, self._compression = rows_per_group, compression
-        self._offsets = np.zeros(manifest.steps + 1, dtype=np.int64)
-        self._step = 0  # the next one to be written
-        self._file: Any = None
-        self._waiting: list[Any] = []
+        self._rows_per_group = rows_per_group
+        self._options = {"compression": compression, "use_dictionary": dictionary_encoded}
+        self._step = first_part * manifest.batches_per_file  # the next one to be written
+        self._sizes: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        self._suffix = _suffix()
+        self._open: _Part | None = None
+        self.parts: list[StoredFile] = []
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The rows of each batch that was written, with those that pad it."""
+        return np.concatenate(self._sizes)
 
     def write(self, batches: Arranged) -> None:
         """Write the next batches; they begin where the last ones ended."""
@@ -51,63 +90,136 @@ class PartsWriter:
     def _write(self, batches: Arranged) -> None:
         ends = np.concatenate(([0], np.cumsum(batches.sizes)))
         stop = batches.first_step + len(batches.sizes)
-        self._offsets[self._step + 1 : stop + 1] = self._offsets[self._step] + ends[1:]
+        self._sizes.append(np.asarray(batches.sizes, np.int64))
         while self._step < stop:
             part = self._manifest.part_of(self._step)
             part_end = min((part + 1) * self._manifest.batches_per_file, self._manifest.steps)
             until = min(stop, part_end)
-            begin, end = (int(ends[step - batches.first_step]) for step in (self._step, until))
-            self._open(part)
-            self._add(batches.table, batches.order[begin:end])
+            if self._open is None:
+                location = self._directory / f"part-{part:06d}-{self._suffix}.parquet"
+                self._open = _Part(location, self._schema, self._options)
+            self._add(self._open, batches, ends, self._step - batches.first_step, until - batches.first_step)
             self._step = until
             if until == part_end:
-                self._close(part)
+                self.parts.append(self._open.close())
+                self._open = None
 
-    def finish(self) -> None:
-        """Write the offsets and, last, the manifest."""
-        content = io.BytesIO()
-        np.save(content, self._offsets)
-        write_new(self._directory / OFFSETS_NAME, content.getvalue())
-        write_new(self._directory / MANIFEST_NAME, self._manifest.to_json().encode("utf-8"))
+    def _add(self, part: _Part, batches: Arranged, ends: NDArray[np.int64], first: int, stop: int) -> None:
+        """Write the row groups of batches `first` … `stop` − 1 of those given: runs of batches, rank by rank."""
+        width = batches.table.nbytes / max(batches.table.num_rows, 1)
+        group = max(1, min(self._rows_per_group, int(_MOST_BYTES / max(width, 1))))
+        for begin, end in _runs(ends, first, stop, _TAKEN_GROUPS * group):
+            order, groups = self._by_rank(batches, ends, begin, end, group)
+            # a column stays in the cache while all its rows are gathered
+            taken = batches.table.take(arrow.array(order.astype(np.uint32)))
+            if taken.schema != self._schema:
+                taken = taken.cast(self._schema)
+            done = 0
+            for rows in groups:
+                part.write(taken.slice(done, rows))
+                done += rows
+
+    def _by_rank(
+        self, batches: Arranged, ends: NDArray[np.int64], first: int, stop: int, group: int
+    ) -> tuple[NDArray[np.int64], list[int]]:
+        """The rows of some batches in the order of the file, and the number of rows of each row group."""
+        ranks = self._manifest.world_size
+        order, groups = [], []
+        for begin, end in _runs(ends, first, stop, ranks * group):
+            rows, sizes = batches.order[ends[begin] : ends[end]], batches.sizes[begin:end]
+            rank_of = (np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)) % ranks
+            order += [rows[rank_of == rank] for rank in range(ranks)] if ranks > 1 else [rows]
+            groups += np.bincount(rank_of, minlength=ranks).tolist()
+        return np.concatenate(order), groups
 
     def abandon(self) -> None:
         """Let go of the open file, if any, whatever is wrong with it: an error is on its way already."""
-        if self._file is not None:
-            with suppress(OSError, arrow.ArrowException):
-                self._file.close()
+        if self._open is not None:
+            self._open.abandon()
+            self._open = None
 
-    def _open(self, part: int) -> None:
-        if self._file is None:
-            # in a random order, statistics do not help to find a row
-            self._file = parquet.ParquetWriter(
-                str(self._directory / part_name(part)),
-                self._schema,
-                compression=self._compression,
-                write_statistics=False,
-            )
 
-    def _add(self, table: pa.Table, order: NDArray[np.int64]) -> None:
-        begin = 0
-        while begin < len(order):
-            room = self._rows_per_group - sum(piece.num_rows for piece in self._waiting)
-            rows = order[begin : begin + min(room, _MOST_ROWS)]
-            self._waiting.append(table.take(arrow.array(rows)).cast(self._schema))
-            begin += len(rows)
-            if len(rows) == room or sum(piece.nbytes for piece in self._waiting) >= _MOST_BYTES:
-                self._flush()
+def _runs(ends: NDArray[np.int64], first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Cut batches into runs of about `rows` rows, at most one batch more. A run has rows."""
+    count = -(-int(ends[stop] - ends[first]) // rows)
+    cuts = np.linspace(ends[first], ends[stop], count + 1)[1:-1]
+    steps = np.unique([first, *(np.searchsorted(ends[first:stop], cuts) + first), stop])
+    for begin, end in pairwise(steps.tolist()):
+        if ends[end] > ends[begin]:
+            yield begin, end
 
-    def _flush(self) -> None:
-        if self._waiting:
-            table = arrow.concat_tables(self._waiting)
-            self._file.write_table(table, row_group_size=table.num_rows)
-            self._waiting = []
 
-    def _close(self, part: int) -> None:
-        self._flush()
+class _Part:
+    """One part that is being written, and the checksums of its row groups."""
+
+    def __init__(self, location: Location, schema: pa.Schema, options: dict[str, Any]) -> None:
+        self._location, self._groups = location, list[tuple[int, str]]()
+        self._creating = location.create()
+        self._sink = self._creating.__enter__()
+        # in a random order, statistics do not help to find a row
+        self._file = parquet.ParquetWriter(self._sink, schema, write_statistics=False, **options)
+
+    def write(self, table: pa.Table) -> None:
+        """Write one row group, which may have no rows."""
+        self._file.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._groups.append((self._sink.bytes, self._sink.section()))
+
+    def close(self) -> StoredFile:
+        self._file.add_key_value_metadata({ROW_GROUPS_KEY: json.dumps(self._groups)})
         self._file.close()
-        self._file = None
-        (self._directory / part_name(part)).chmod(PRIVATE)  # also where it is moved out of its directory
-        sync(self._directory / part_name(part))
+        self._creating.__exit__(None, None, None)
+        return StoredFile(self._location.name, self._sink.bytes, self._sink.checksum)
+
+    def abandon(self) -> None:
+        with suppress(OSError, arrow.ArrowException):
+            self._file.close()
+        reason = RuntimeError("the part is not wanted")
+        self._creating.__exit__(type(reason), reason, None)
+
+
+def write_epoch_end(
+    directory: Location,
+    manifest: Manifest,
+    sizes: NDArray[np.int64],
+    parts: Sequence[StoredFile],
+    dictionaries: pa.Table | None = None,
+) -> Manifest:
+    """Write what follows the parts of an epoch: offsets, dictionaries and, last, the manifest.
+
+    Args:
+        directory: the directory of the epoch.
+        manifest: the facts of the epoch, with its inputs.
+        sizes: the rows of each batch in the files.
+        parts: the part files, in order.
+        dictionaries: a table of no rows, whose columns have the dictionaries.
+
+    Returns:
+        The manifest as written: with the names and checksums of all files.
+    """
+    suffix, content = _suffix(), io.BytesIO()
+    np.save(content, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))))
+    stored = _written(directory / f"offsets-{suffix}.npy", content.getvalue())
+    words = None
+    if dictionaries is not None:
+        buffer = arrow.BufferOutputStream()
+        options = arrow.ipc.IpcWriteOptions(compression="zstd")
+        with arrow.ipc.new_stream(buffer, dictionaries.schema, options=options) as writer:
+            for batch in dictionaries.to_batches() or [dictionaries.schema.empty_batch()]:
+                writer.write_batch(batch)
+        words = _written(directory / f"dictionaries-{suffix}.arrow", buffer.getvalue())
+    whole = replace(manifest, files=Files(stored, tuple(parts), words))
+    (directory / MANIFEST_NAME).write(whole.to_json().encode("utf-8"))
+    return whole
+
+
+def _written(location: Location, content: Any) -> StoredFile:
+    sink = location.write(content)
+    return StoredFile(location.name, sink.bytes, sink.checksum)
+
+
+def _suffix() -> str:
+    """Tell the files of one attempt from those of another, so that none overwrites what a manifest names."""
+    return secrets.token_hex(4)
 
 
 def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
@@ -115,7 +227,7 @@ def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
     if not padded:
         return schema
     columns = [entry if zero(entry.type).null_count == 0 else entry.with_nullable(True) for entry in schema]
-    return arrow.schema([*columns, arrow.field(WEIGHT_COLUMN, arrow.float32())])
+    return arrow.schema([*columns, arrow.field(WEIGHT_COLUMN, arrow.float32(), nullable=False)])
 
 
 def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
@@ -141,8 +253,13 @@ def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
 
 def zero(kind: pa.DataType) -> pa.Array:
     """One value of a type that stands for nothing: 0, the empty text or list; missing where there is neither."""
+    if isinstance(kind, arrow.BaseExtensionType):
+        return arrow.ExtensionArray.from_storage(kind, zero(kind.storage_type))
     if arrow.types.is_fixed_size_binary(kind):
         return arrow.array([bytes(kind.byte_width)], kind)
+    if arrow.types.is_fixed_size_list(kind):
+        inner = zero(kind.value_type)
+        return arrow.FixedSizeListArray.from_arrays(arrow.concat_arrays([inner] * kind.list_size), type=kind)
     values: tuple[Any, ...] = (0, False, "", b"", [])
     for value in values:
         try:

@@ -98,9 +98,7 @@ def build(
             # The next epoch is of this run, too, even if a trainer has removed this one by then.
             key = key.for_run(manifest.run)
             if work.json_log:
-                log(
-                    {"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.to_dict()}
-                )
+                log({"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.public()})
     if work.json_log:
         return None
     which = f"epoch {numbers[0]}" if len(numbers) == 1 else f"epochs {numbers[0]} to {numbers[-1]}"

@@ -8,7 +8,6 @@ on some executor and reads nothing: it writes about one line per row and epoch, 
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,14 +19,15 @@ import numpy as np
 
 from ballsbins import _check
 from ballsbins._extras import Later, load
-from ballsbins._files import write_new
 from ballsbins.batch_files.assignments import assignment_schema, checked_epochs, require_numbered
 from ballsbins.batch_files.build import Report, Reporter, begin_epoch
 from ballsbins.batch_files.build_plan import BuildPlan
 from ballsbins.batch_files.epoch_directory import new_epoch, new_file
-from ballsbins.batch_files.format import MANIFEST_NAME, OFFSETS_NAME, Manifest, part_name, stored_epoch
+from ballsbins.batch_files.format import Manifest, StoredFile, stored_epoch
 from ballsbins.batch_files.row_order import row_order_of
 from ballsbins.batch_files.spark.session import broadcast, ship, what_failed
+from ballsbins.batch_files.store import located
+from ballsbins.batch_files.writer import write_epoch_end
 from ballsbins.errors import DataError
 from ballsbins.samplers import BallsAndBins, Key
 from ballsbins.samplers.base import check_epoch
@@ -80,19 +80,17 @@ def build(
     reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
     with new_epoch(path, manifest) as (made, scratch):
         written = write_parts(plan, manifest, run_key, scratch, session, reporter)
-        _publish(written, manifest, made)
-    return manifest
+        return _publish(written, manifest, made)
 
 
-def _publish(written: list[Written], manifest: Manifest, made: Path) -> None:
+def _publish(written: list[Written], manifest: Manifest, made: Path) -> Manifest:
     """Make an epoch of the parts; the manifest comes last."""
-    for number, part in enumerate(written):
-        Path(part.path).rename(made / part_name(number))
+    parts = []
+    for part in written:
+        path = Path(part.path).rename(made / Path(part.path).name)
+        parts.append(StoredFile(path.name, part.bytes, part.checksum))
     sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
-    content = io.BytesIO()
-    np.save(content, np.concatenate(([0], np.cumsum(sizes))))
-    write_new(made / OFFSETS_NAME, content.getvalue())
-    write_new(made / MANIFEST_NAME, manifest.to_json().encode("utf-8"))
+    return write_epoch_end(located(made), manifest, sizes, parts)
 
 
 def assign(

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ballsbins.batch_files.format import DIRECTORY_MODE, Manifest, part_name
+from ballsbins.batch_files.format import DIRECTORY_MODE, Manifest
 from ballsbins.batch_files.row_order import Arranged
+from ballsbins.batch_files.store import located
 from ballsbins.batch_files.writer import PartsWriter
 from ballsbins.samplers.base import even_cuts
 
@@ -78,6 +79,8 @@ class Written(WriterCommitMessage):
     path: str
     sizes: Sequence[int]
     rows: int
+    bytes: int = 0
+    checksum: str = ""
     problem: str | None = None
 
 
@@ -128,26 +131,27 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
     manifest, columns = job.epoch, job.columns
     begin = part * manifest.batches_per_file
     count = min(manifest.batches_per_file, manifest.steps - begin)
-    # The batches of this part, as an epoch of their own.
-    own = replace(manifest, sampler=replace(manifest.sampler, steps=count), mechanism=None)
-    directory = Path(job.directory, f"{part_name(part)}.{uuid.uuid4().hex}")
+    directory = Path(job.directory, f"part-{part:06d}.{uuid.uuid4().hex}")
     directory.mkdir(mode=DIRECTORY_MODE)
     rows = _Counted(chunks)
-    sizes: list[int] = []
     parts = PartsWriter(
-        directory, columns, own, rows_per_group=job.rows_per_group, compression=job.compression
+        located(directory),
+        columns,
+        manifest,
+        rows_per_group=job.rows_per_group,
+        compression=job.compression,
+        first_part=part,
     )
     try:
         for arranged in _arranged(manifest, columns, begin, count, rows):
-            sizes += arranged.sizes.tolist()
-            parts.write(arranged)
+            parts.write(replace(arranged, first_step=begin + arranged.first_step))
     except UnfitRowsError as unfit:
-        return Written(part, "", [], rows.count, str(unfit))
+        return Written(part, "", [], rows.count, problem=str(unfit))
     finally:
         parts.abandon()
-    if manifest.padded_to is not None:
-        sizes = [manifest.padded_to] * count
-    return Written(part, str(directory / part_name(0)), sizes, rows.count)
+    (stored,) = parts.parts
+    path = str(directory / stored.name)
+    return Written(part, path, parts.sizes.tolist(), rows.count, stored.bytes, stored.checksum)
 
 
 class UnfitRowsError(Exception):

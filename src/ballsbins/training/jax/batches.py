@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files.columns import VALID
 from ballsbins.batch_files.format import WEIGHT_COLUMN
+from ballsbins.batch_files.reader import arrays
 from ballsbins.data.dataset import LABEL, Examples, Features, check_examples
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import Key, Sampler
 from ballsbins.samplers.physical import filled, weights_of
 from ballsbins.training.jax.model import Batch
 from ballsbins.training.jax.noise_binding import data_tag
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Feed(Protocol):
@@ -77,7 +77,7 @@ class FromFiles:
             )
         key.require(manifest.key_commitment)
         key.for_run(manifest.run)  # refuses the key of another run
-        there = {name for name, _ in manifest.columns}
+        there = {column.name for column in manifest.columns}
         for name in (LABEL, *features.names):
             if name not in there:
                 advice = "Build the batches from the prepared data set: its train directory."
@@ -89,20 +89,26 @@ class FromFiles:
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """Read the batches of an epoch."""
-        for table in self._files.batches(epoch, start, columns=self._columns):
-            yield padded(self._examples(table), self._shape)
+        for batch, rows in arrays(self._files.batches(epoch, start, columns=self._columns)):
+            yield padded(self._examples(batch, rows), self._shape)
 
     def data_tag(self, epoch: int) -> bytes:
         """The bytes of the files of the epoch."""
         return data_tag(self._key, (path.read_bytes() for path in self._files.paths(epoch)))
 
-    def _examples(self, table: pa.Table) -> Examples:
+    def _examples(self, batch: dict[str, NDArray[Any]], rows: int) -> Examples:
         """The real rows of a batch as arrays, checked."""
         if WEIGHT_COLUMN in self._columns:
-            table = table.filter(np.asarray(table.column(WEIGHT_COLUMN)) > 0)
-        columns = {name: np.asarray(table.column(name)) for name in (LABEL, *self._features.names)}
-        integers = _stacked([columns[name] for name in self._features.integers], np.float32, table.num_rows)
-        ids = _stacked([columns[name] for name, _ in self._features.categories], np.int32, table.num_rows)
+            real = batch[WEIGHT_COLUMN] > 0
+            batch, rows = {name: values[real] for name, values in batch.items()}, int(real.sum())
+        for name in (LABEL, *self._features.names):
+            if not batch.get(name + VALID, np.True_).all():
+                raise DataError(
+                    f"The column {name!r} of the batch files has missing values. Fill them before you build."
+                )
+        columns = {name: batch[name] for name in (LABEL, *self._features.names)}
+        integers = _stacked([columns[name] for name in self._features.integers], np.float32, rows)
+        ids = _stacked([columns[name] for name, _ in self._features.categories], np.int32, rows)
         examples = Examples(columns[LABEL].astype(np.float32), integers, ids)
         check_examples(self._features, examples, "the batch files")
         return examples
