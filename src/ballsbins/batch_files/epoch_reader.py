@@ -1,0 +1,181 @@
+"""Read one epoch of batch files: its row groups in order, a little ahead of their use, cut into batches."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins._extras import Later
+from ballsbins.batch_files.format import Files, Manifest, StoredFile
+from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
+from ballsbins.batch_files.store import Location
+from ballsbins.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Reading batch files", extra="data")
+
+_AHEAD = 1  # pieces that are read before they are asked for
+
+
+class EpochReader:
+    """The files of one epoch: where each batch begins, and the row groups from a row on."""
+
+    def __init__(self, directory: Location, manifest: Manifest) -> None:
+        """Take the directory of the epoch."""
+        self.directory, self.manifest = directory, manifest
+        if manifest.files is None:
+            raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
+        self.files: Files = manifest.files
+
+    def _whole(self, file: StoredFile) -> bytes:
+        content = (self.directory / file.name).read_bytes()
+        require_checksum(content, file.checksum, self.directory / file.name)
+        return content
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each batch begins, and the number of rows."""
+        place = self.directory / self.files.offsets.name
+        try:
+            found = np.load(io.BytesIO(self._whole(self.files.offsets)), allow_pickle=False)
+        except ValueError as error:
+            raise DataError(f"{str(place)!r} cannot be read ({error}). Build the epoch again.") from None
+        if found.dtype != np.int64 or found.shape != (self.manifest.steps + 1,) or (np.diff(found) < 0).any():
+            raise DataError(
+                f"{str(place)!r} is not of {self.manifest.steps + 1} ascending 64-bit integers. Build the epoch "
+                "again."
+            )
+        return found  # type: ignore[no-any-return]
+
+    @cached_property
+    def dictionaries(self) -> dict[str, pa.DictionaryArray]:
+        """An array of no rows for each dictionary column, which has its dictionary."""
+        if self.files.dictionaries is None:
+            return {}
+        content = self._whole(self.files.dictionaries)
+        table = arrow.ipc.open_stream(content).read_all()
+        return {name: table.column(name).chunk(0) for name in table.column_names}
+
+    def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
+        """The number of rows that a rank has of every batch."""
+        return (np.diff(self.offsets) + ranks - 1 - rank) // ranks
+
+    def part(self, number: int, file: StoredFile) -> PartReader:
+        """Open a part."""
+        place = self.directory / file.name
+        opened = PartReader(place, file)
+        per_file, steps = self.manifest.batches_per_file, self.manifest.steps
+        begin, end = (self.offsets[min(step, steps)] for step in (number * per_file, (number + 1) * per_file))
+        if sum(opened.rows) != end - begin or len(opened.rows) % self.manifest.world_size:
+            raise DataError(f"{str(place)!r} does not have the rows it should have. Build the epoch again.")
+        if opened.schema.names != [column.name for column in self.manifest.columns]:
+            raise DataError(
+                f"{str(place)!r} has other columns than the manifest says. Build the epoch again."
+            )
+        return opened
+
+    def pieces(self, start: int, rank: int | None) -> Iterator[_Piece]:
+        """Give what is read at a time, from batch `start` on: the row groups of one rank, or of all together."""
+        per_file, ranks = self.manifest.batches_per_file, self.manifest.world_size
+        sizes = np.diff(self.offsets) if rank is None else self.sizes(rank, ranks)
+        for number in range(self.manifest.part_of(start), self.manifest.num_parts):
+            part = self.part(number, self.files.parts[number])
+            skip = int(sizes[number * per_file : max(start, number * per_file)].sum())
+            first_row = int(self.offsets[number * per_file])
+            for run in range(0, len(part.rows), ranks):
+                groups = list(range(run, run + ranks)) if rank is None else [run + rank]
+                rows = sum(part.rows[group] for group in groups)
+                if skip < rows:
+                    yield _Piece(self, part, groups, skip, first_row)
+                skip, first_row = max(skip - rows, 0), first_row + rows
+
+
+class _Piece(NamedTuple):
+    """Row groups that are read together, how many of their rows to skip, and which row is the first of all."""
+
+    epoch: EpochReader
+    part: PartReader
+    groups: list[int]
+    skip: int
+    first_row: int
+
+    def read(self, columns: list[str] | None) -> pa.Table:
+        tables = [self.part.read(group, columns) for group in self.groups]
+        table = tables[0] if len(tables) == 1 else self._in_order(arrow.concat_tables(tables))
+        for name, empty in self.epoch.dictionaries.items():
+            if name in table.column_names:
+                place = table.column_names.index(name)
+                codes = table.column(place).combine_chunks()
+                values = arrow.DictionaryArray.from_arrays(
+                    codes, empty.dictionary, ordered=empty.type.ordered, safe=False
+                )
+                field = table.field(place).with_type(empty.type)
+                table = table.set_column(place, field, values)
+        return table.slice(self.skip)
+
+    def _in_order(self, table: pa.Table) -> pa.Table:
+        """Put the rows of a run of batches in order that come rank by rank."""
+        rows = np.arange(self.first_row, self.first_row + table.num_rows)
+        begins = self.epoch.offsets[np.searchsorted(self.epoch.offsets, rows, side="right") - 1]
+        by_rank = np.argsort((rows - begins) % len(self.groups), kind="stable")
+        place = np.empty_like(by_rank)
+        place[by_rank] = np.arange(len(place))
+        return table.take(arrow.array(place))
+
+
+def read_batches(
+    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
+) -> Iterator[pa.Table]:
+    """Give the batches of an epoch from step `start` on: those of one rank."""
+    own = epoch.manifest.world_size == ranks
+    stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
+    sizes = epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets)
+    try:
+        piece, used = _empty(epoch, columns), 0
+        for size in sizes[start:].tolist():
+            if size and used == piece.num_rows:
+                piece, used = next(stream), 0
+            if used + size > piece.num_rows:
+                raise damaged(epoch.directory)
+            batch = piece.slice(used, size)
+            used += size
+            yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
+    finally:
+        stream.close()
+
+
+def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.Table:
+    """A table of no rows with the schema of the files."""
+    part = epoch.part(0, epoch.files.parts[0])
+    part.close()
+    schema = part.schema
+    for name, empty in epoch.dictionaries.items():
+        place = schema.get_field_index(name)
+        schema = schema.set(place, schema.field(place).with_type(empty.type))
+    table = schema.empty_table()
+    return table if columns is None else table.select(columns)
+
+
+def _read_ahead(pieces: Iterator[_Piece], columns: list[str] | None) -> Any:
+    """Give the tables of row groups, read by a thread of their own a little before they are asked for."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
+        waiting: deque[Future[Any]] = deque()
+        try:
+            for piece in pieces:
+                waiting.append(pool.submit(piece.read, columns))
+                if len(waiting) > _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
