@@ -27,6 +27,7 @@ LAYERS: list[list[tuple[str, ...]]] = [
             "mechanism",
             "curves",
             "accountant",
+            "adjacency",
             "largest_batch",
             "calibration",
             "comparison",

@@ -60,7 +60,7 @@ def steps_from(steps: int | None, examples: int | None, batch_size: int | None) 
                 name, value, "an integer of at least 1", "Count the examples of the data set."
             )
     derived = -(-examples // batch_size)
-    return derived, f"{examples:,} examples in batches of {batch_size:,} are {derived:,} steps per epoch"
+    return derived, f"{examples:,} examples in batches of {batch_size:,}"
 
 
 def sampler_from(
@@ -114,6 +114,16 @@ def interval(bound: Bound) -> str:
     lower, upper = float(bound.lower), float(bound.upper)
     close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
     return f"≤ {up(upper)}" if close else f"{down(lower)} … {up(upper)}"
+
+
+def if_shuffled(mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None) -> str:
+    """What a shuffled loop of the same noise and length has, at one δ or at one ε: said if no sampler was named."""
+    run = mechanism.under(Shuffle)
+    what, bound = ("δ", run.delta(epsilon)) if epsilon is not None else ("ε", run.epsilon(delta or 0.5))
+    lower, upper = float(bound.lower), float(bound.upper)
+    close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
+    ends = f"{what} ≤ {up(upper)}" if close else f"{what} is at least {down(lower)}, at most {up(upper)}"
+    return f"With DataLoader(shuffle=True) instead, {ends}. If that is how you batch, add --sampler shuffle."
 
 
 def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:

@@ -14,6 +14,9 @@ from ballsbins.accounting.curve import Kind
 
 Number = float | NDArray[np.float64]
 Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
+# Which two data sets an answer compares: one example zeroed out, added or removed, or replaced by another.
+Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
+ZERO_OUT: Adjacency = "zero-out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,9 @@ class Bound:
         directions: the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound
             itself is the larger of the two.
         mechanism: what was asked about, as of `Mechanism.to_dict`.
+        adjacency: which data sets are compared: "zero-out" unless another was asked for.
+
+    Two bounds are equal if all their numbers and facts are.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -59,6 +65,17 @@ class Bound:
     penalty: Number = 0.0
     directions: Mapping[str, Bound] = field(default_factory=lambda: MappingProxyType({}))
     mechanism: Mapping[str, Any] | None = None
+    adjacency: Adjacency = ZERO_OUT
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other bound has the same numbers, shapes and facts."""
+        if not isinstance(other, Bound):
+            return NotImplemented
+        return np.shape(self.upper) == np.shape(other.upper) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        """The same for equal bounds."""
+        return hash((self.quantity, self.kind, str(_plain(self.lower)), str(_plain(self.upper))))
 
     @property
     def error(self) -> Number:
@@ -85,6 +102,8 @@ class Bound:
             plain["penalty"] = _plain(self.penalty)
         if self.directions:
             plain["directions"] = {name: part.to_dict() for name, part in self.directions.items()}
+        if self.adjacency != ZERO_OUT:
+            plain["adjacency"] = self.adjacency
         if self.mechanism is not None:
             plain["mechanism"] = dict(self.mechanism)
         return plain

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ballsbins.accounting.curve import Curve
     from ballsbins.accounting.monte_carlo import MonteCarlo
-    from ballsbins.bound import Bound, Number
+    from ballsbins.bound import Adjacency, Bound, Number
     from ballsbins.report import Statement
     from ballsbins.samplers import Batches, Key
 
@@ -211,20 +211,26 @@ class Mechanism:
 
         return curve_of(self)
 
-    def delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
+    def delta(
+        self, epsilon: Number, method: str | MonteCarlo = "auto", *, adjacency: Adjacency = "zero-out"
+    ) -> Bound:
         """Compute δ at one ε, or at several.
 
         Args:
             epsilon: one number or an array, from −700 to 700; negative ones belong to a privacy loss distribution.
             method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
                 "lower-bound", bounds to compare with; or a `MonteCarlo`.
+            adjacency: which data sets are compared. "zero-out": one example is there, or its gradient is 0.
+                "add-or-remove": the same numbers, for samplers with random batch sizes, if the number of steps and
+                all other constants were not computed from the exact number of examples. "replace-one": one example
+                is replaced by another; bounds, with the method "auto" only.
 
         Returns:
             Bounds on δ, of the shape of `epsilon`.
         """
-        from ballsbins.accountant import delta_bound
+        from ballsbins.adjacency import delta_bound
 
-        return delta_bound(self, epsilon, method)
+        return delta_bound(self, epsilon, method, adjacency)
 
     def log_delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
         """Compute the natural logarithm of δ, which is a number where δ itself is below the doubles.
@@ -241,20 +247,26 @@ class Mechanism:
 
         return delta_bound(self, epsilon, method, log=True)
 
-    def epsilon(self, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
+    def epsilon(
+        self, delta: Number, method: str | MonteCarlo = "auto", *, adjacency: Adjacency = "zero-out"
+    ) -> Bound:
         """Compute ε at one δ, or at several.
 
         Args:
             delta: one number or an array, strictly between 0 and 1.
             method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
                 "lower-bound", bounds to compare with; or a `MonteCarlo`.
+            adjacency: which data sets are compared. "zero-out": one example is there, or its gradient is 0.
+                "add-or-remove": the same numbers, for samplers with random batch sizes, if the number of steps and
+                all other constants were not computed from the exact number of examples. "replace-one": one example
+                is replaced by another; bounds, with the method "auto" only.
 
         Returns:
             Bounds on ε, of the shape of `delta`.
         """
-        from ballsbins.accountant import epsilon_bound
+        from ballsbins.adjacency import epsilon_bound
 
-        return epsilon_bound(self, delta, method)
+        return epsilon_bound(self, delta, method, adjacency)
 
     def true_positive_rate(self, false_positive_rate: Number) -> Bound:
         """Say how well anybody can tell whether an example was used: the trade-off curve of the best membership test.

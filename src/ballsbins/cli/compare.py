@@ -18,7 +18,7 @@ from ballsbins.cli import output
 from ballsbins.cli.options import JsonOption, Run, Without, with_groups
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.numbers import count, describe, down, stated, up
+from ballsbins.report.numbers import count, describe, down, length_and_noise, stated, up
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,10 @@ def compare(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """The four samplers at the same noise. For example: ballsbins compare -s 0.35 -T 1000 -d 1e-6"""
+    """The four samplers at the same noise.
+
+    For example: ballsbins compare -s 0.35 -T 1000 -d 1e-6
+    """
     from ballsbins.comparison import at_equal_noise, crossover
 
     if (delta is None) == (not epsilon):
@@ -74,7 +77,7 @@ def compare(
             }
         )
     console = output.console()
-    console.print(describe(mechanism, derived).removeprefix(f"{mechanism.sampler.name}, "), style="dim")
+    console.print(length_and_noise(mechanism, derived), style="dim")
     console.print()
     rows = [(name, *map(ask.interval, bounds)) for name, bounds in answers.items()]
     console.print(output.plain_table(["sampler", *columns], rows))
@@ -126,7 +129,10 @@ def curve(
         ),
     ] = None,
 ) -> None:
-    """The curve δ(ε) as CSV, JSON or a picture. For example: ballsbins curve -s 0.35 -T 1000 --to 12 -o curve.png"""
+    """The curve δ(ε) as CSV, JSON or a picture.
+
+    For example: ballsbins curve --sampler poisson -s 0.35 -T 1000 --to 12 -o curve.png
+    """
     if not smallest < largest:
         raise InvalidInputError("--from", smallest, f"below --to, which is {largest:g}", "Exchange the two.")
     mechanism, derived = run.mechanism()

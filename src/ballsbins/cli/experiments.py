@@ -56,7 +56,10 @@ def reproduce(
         ),
     ] = None,
 ) -> None:
-    """Reproduce a figure or table of the paper. For example: ballsbins reproduce order-statistics"""
+    """Reproduce a figure or table of the paper.
+
+    For example: ballsbins reproduce order-statistics
+    """
     console = output.console()
     if full and small:
         raise InvalidInputError("--small", True, "left out with --full", "Choose one of the two.")

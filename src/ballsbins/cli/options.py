@@ -21,6 +21,7 @@ import typer
 
 from ballsbins import ask
 from ballsbins.ask import SamplerName
+from ballsbins.bound import Adjacency
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import KEY_FILE_VARIABLE, Key, Sampler
@@ -34,6 +35,18 @@ _SIGMA = "σ: standard deviation of the noise divided by the clip norm."
 _SAMPLED = "Monte Carlo"
 
 DeltaOption = Annotated[float, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).")]
+DeltasOption = Annotated[
+    list[float],
+    typer.Option("--delta", "-d", help="δ, a probability in (0, 1); may be given several times."),
+]
+AdjacencyOption = Annotated[
+    Adjacency,
+    typer.Option(
+        "--adjacency",
+        metavar="NAME",
+        help="Between which data sets: zero-out, add-or-remove (where it is the same), or replace-one (a bound).",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 OptionalNoiseOption = Annotated[
     float | None, typer.Option("--noise-multiplier", "-s", help=_SIGMA, rich_help_panel=RUN)
@@ -117,8 +130,15 @@ class Batches:
         int, typer.Option("--epochs", "-E", help="Passes over the data.", rich_help_panel=RUN)
     ] = 1
     sampler: Annotated[
-        SamplerName, typer.Option("--sampler", help="How batches are drawn.", rich_help_panel=RUN)
-    ] = SamplerName.BALLS_AND_BINS
+        SamplerName | None,
+        typer.Option(
+            "--sampler",
+            metavar="NAME",
+            help="How batches are drawn: balls-and-bins (default), poisson, shuffle for DataLoader(shuffle=True), "
+            "deterministic for DataLoader(shuffle=False).",
+            rich_help_panel=RUN,
+        ),
+    ] = None
     fixed_bins: Annotated[
         bool,
         typer.Option(
@@ -151,7 +171,7 @@ class Batches:
     def drawn(self, steps: int, max_batch_size: int | None = None) -> Sampler:
         """The sampler, with this many steps per epoch."""
         return ask.sampler_from(
-            self.sampler,
+            self.sampler or SamplerName.BALLS_AND_BINS,
             steps,
             fixed_bins=self.fixed_bins,
             max_batch_size=max_batch_size,

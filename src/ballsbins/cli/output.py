@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
-from ballsbins.report.numbers import down, near, up
+from ballsbins.mechanism import Mechanism
+from ballsbins.report.numbers import down, length_and_noise, near, up
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -29,15 +30,31 @@ def print_json(data: Any) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def bound_table(bound: Bound, given: str) -> Table:
-    """Lower, value and upper of a scalar bound, with both directions."""
-    symbol = {"epsilon": "ε", "delta": "δ", "log_delta": "log δ"}[bound.quantity]
+def bound_table(bound: Bound, question: str) -> Table:
+    """Lower, value and upper of a scalar bound, with both directions; no value where it is only the upper bound."""
     rows = [("both directions", bound), *((f"  {name}", part) for name, part in bound.directions.items())]
+    between = any(float(part.value) < float(part.upper) for _, part in rows)
     numbers = [
-        (name, down(float(part.lower), 10), near(float(part.value), 10), up(float(part.upper), 10))
+        (
+            name,
+            down(float(part.lower), 10),
+            *([near(float(part.value), 10)] if between else []),
+            up(float(part.upper), 10),
+        )
         for name, part in rows
     ]
-    return plain_table([f"{symbol} {given}", "at least", "best value", "at most"], numbers)
+    return plain_table([question, "at least", *(["best value"] if between else []), "at most"], numbers)
+
+
+def print_run(
+    out: Console, mechanism: Mechanism, derived: str | None, warnings: Sequence[str | None]
+) -> None:
+    """How the batches are drawn, what else is run, and what a reader must not miss."""
+    out.print(f"batches: {mechanism.sampler.batching}", style="dim")
+    out.print(f"run: {length_and_noise(mechanism, derived)}", style="dim")
+    for sentence in warnings:
+        if sentence is not None:
+            out.print(sentence, style="yellow")
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -45,7 +45,10 @@ def curves(
         int, typer.Option("--samples", "-m", help="Add bars from this many Monte Carlo samples.", min=0)
     ] = 0,
 ) -> None:
-    """δ(ε) of the four samplers. For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png"""
+    """δ(ε) of the four samplers.
+
+    For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png
+    """
     from ballsbins import plots
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
@@ -76,7 +79,10 @@ def epsilon_vs_noise(
     largest: Annotated[float, typer.Option("--to", help="Largest σ.", min=0.05, max=100)] = 3.0,
     points: PointsOption = 25,
 ) -> None:
-    """ε against σ. For example: ballsbins plot epsilon-vs-noise -T 1000 -d 1e-6 -o noise.png"""
+    """ε against σ.
+
+    For example: ballsbins plot epsilon-vs-noise -T 1000 -d 1e-6 -o noise.png
+    """
     from ballsbins import plots
 
     check_picture(out)
@@ -99,7 +105,10 @@ def epsilon_vs_epochs(
     out: OutOption,
     largest: Annotated[int, typer.Option("--to", help="Most epochs.", min=2, max=100_000)] = 32,
 ) -> None:
-    """ε against epochs. For example: ballsbins plot epsilon-vs-epochs -s 1 -T 100 -d 1e-6 --to 16 -o epochs.png"""
+    """ε against epochs.
+
+    For example: ballsbins plot epsilon-vs-epochs -s 1 -T 100 -d 1e-6 --to 16 -o epochs.png
+    """
     from ballsbins import plots
 
     check_picture(out)
@@ -159,7 +168,10 @@ def auc_vs_noise(
     out: OutOption,
     title: Annotated[str | None, typer.Option("--title", help="What stands above it.")] = None,
 ) -> None:
-    """AUC against σ, from results of training. For example: ballsbins plot auc-vs-noise results.json -o auc.png"""
+    """AUC against σ, from results of training.
+
+    For example: ballsbins plot auc-vs-noise results.json -o auc.png
+    """
     from ballsbins import plots
 
     check_picture(out)

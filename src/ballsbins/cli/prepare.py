@@ -85,7 +85,10 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same file.")] = 0,
     json: JsonOption = False,
 ) -> None:
-    """Write a file with a planted signal. For example: ballsbins data generate ads.tsv -n 100000"""
+    """Write a file with a planted signal.
+
+    For example: ballsbins data generate ads.tsv -n 100000
+    """
     from ballsbins.data import criteo
 
     with lines_bar() as progress:
@@ -125,7 +128,10 @@ def prepare(
     ] = OnBadLine.SKIP,
     json: JsonOption = False,
 ) -> None:
-    """Make a data set for training. For example: ballsbins data prepare train.txt --out ads"""
+    """Make a data set for training.
+
+    For example: ballsbins data prepare train.txt --out ads
+    """
     from ballsbins.data import criteo
 
     with lines_bar() as progress:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import typer
 
-from ballsbins.bound import Bound
+from ballsbins import ask
+from ballsbins.bound import ZERO_OUT, Adjacency, Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
     MONTE_CARLO,
+    AdjacencyOption,
     Batches,
     DeltaOption,
+    DeltasOption,
     JsonOption,
     Method,
     Run,
@@ -22,7 +25,7 @@ from ballsbins.cli.options import (
 )
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import MOST_EPOCHS, Mechanism
-from ballsbins.report.numbers import count, describe, how, stated, up
+from ballsbins.report.numbers import batches_of, count, down, how, stated, too_large_delta, up
 
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
@@ -35,24 +38,30 @@ def register(app: typer.Typer) -> None:
 
 
 @with_groups
-def epsilon(run: Run, delta: DeltaOption, method: Method, json: JsonOption = False) -> None:
-    """What ε do I have? For example: ballsbins epsilon -s 0.35 -T 1000 -d 1e-6"""
+def epsilon(
+    run: Run,
+    delta: DeltasOption,
+    method: Method,
+    adjacency: AdjacencyOption = ZERO_OUT,
+    json: JsonOption = False,
+) -> None:
+    """What ε do I have?
+
+    For example: ballsbins epsilon --sampler shuffle -s 1.1 -n 60000 -b 256 -E 10 -d 1e-6
+    """
     mechanism, derived = run.mechanism()
     chosen = method.chosen()
     if method.method_name == MONTE_CARLO and method.grid is None:
         advice = "State the ε among which to search, such as 0:12:25, before looking."
         raise InvalidInputError("--grid", None, f"given with --method {MONTE_CARLO}", advice)
-    bound = mechanism.epsilon(delta, chosen)
+    bounds = [mechanism.epsilon(point, chosen, adjacency=adjacency) for point in delta]
+    answers = [(f"ε at δ = {stated(point)}", bound) for point, bound in zip(delta, bounds, strict=True)]
     if json:
-        return output.print_json(bound.to_dict())
-    out = output.console()
-    at = f"at δ = {stated(delta)}"
-    out.print(f"[bold]ε ≤ {up(float(bound.upper))}[/bold] {at}")
-    out.print(describe(mechanism, derived), style="dim")
-    out.print()
-    out.print(output.bound_table(bound, at))
-    out.print()
-    return out.print(f"method: {how(bound)}", style="dim")
+        return _print_json(bounds)
+    warnings = [too_large_delta(max(delta), run.examples)]
+    if run.sampler is None:
+        warnings.append(ask.if_shuffled(mechanism, delta=delta[0]))
+    return _show(mechanism, derived, answers, warnings)
 
 
 @with_groups
@@ -60,29 +69,54 @@ def delta(
     run: Run,
     epsilon: Annotated[list[float], typer.Option("--epsilon", "-e", help="ε; may be given several times.")],
     method: Method,
+    adjacency: AdjacencyOption = ZERO_OUT,
     json: JsonOption = False,
 ) -> None:
-    """What δ do I have? For example: ballsbins delta -s 0.35 -T 1000 -e 6 -e 10"""
+    """What δ do I have?
+
+    For example: ballsbins delta --sampler balls-and-bins -s 0.35 -T 1000 -e 6 -e 10
+    """
     mechanism, derived = run.mechanism()
-    bounds = deltas(mechanism, epsilon, method.chosen())
+    bounds = deltas(mechanism, epsilon, method.chosen(), adjacency)
     if json:
-        data = [bound.to_dict() for bound in bounds]
-        return output.print_json(data[0] if len(data) == 1 else data)
+        return _print_json(bounds)
+    answers = [(f"δ at ε = {stated(point)}", bound) for point, bound in zip(epsilon, bounds, strict=True)]
+    warnings = [too_large_delta(max(float(bound.upper) for bound in bounds), run.examples)]
+    if run.sampler is None:
+        warnings.append(ask.if_shuffled(mechanism, epsilon=epsilon[0]))
+    return _show(mechanism, derived, answers, warnings)
+
+
+def _print_json(bounds: list[Bound]) -> None:
+    data = [bound.to_dict() for bound in bounds]
+    output.print_json(data[0] if len(data) == 1 else data)
+
+
+def _show(
+    mechanism: Mechanism, derived: str | None, answers: list[tuple[str, Bound]], warnings: list[str | None]
+) -> None:
+    """The answers, and for which batches they are, before all else; then what was run, and all the numbers."""
     out = output.console()
-    out.print(describe(mechanism, derived), style="dim")
-    for point, bound in zip(epsilon, bounds, strict=True):
+    for question, bound in answers:
+        symbol, at = question.split(" ", 1)
+        adjacency = "" if bound.adjacency == ZERO_OUT else f", {bound.adjacency} adjacency"
+        ends = f"{symbol} ≤ {up(float(bound.upper))}"
+        if bound.kind == "bounds":
+            ends = f"{down(float(bound.lower))} ≤ {ends}"
+        out.print(f"[bold]{ends}[/bold] {at} for {batches_of(mechanism)}{adjacency}")
+    output.print_run(out, mechanism, derived, warnings)
+    for question, bound in answers:
         out.print()
-        at = f"at ε = {stated(point)}"
-        out.print(f"[bold]δ ≤ {up(float(bound.upper))}[/bold] {at}")
-        out.print()
-        out.print(output.bound_table(bound, at))
+        out.print(output.bound_table(bound, question))
     out.print()
-    return out.print(f"method: {how(bounds[0])}", style="dim")
+    out.print(f"method: {how(answers[0][1])}", style="dim")
 
 
-def deltas(mechanism: Mechanism, epsilon: list[float], method: str | MonteCarlo) -> list[Bound]:
+def deltas(
+    mechanism: Mechanism, epsilon: list[float], method: str | MonteCarlo, adjacency: Adjacency = ZERO_OUT
+) -> list[Bound]:
     """δ at every ε, asked for together: Monte Carlo draws for all of them side by side."""
-    found = mechanism.delta(np.array(epsilon), method)
+    found = mechanism.delta(np.array(epsilon), method, adjacency=adjacency)
 
     def at(bound: Bound, k: int) -> Bound:
         lower, value, upper, penalty = (
@@ -111,7 +145,10 @@ def calibrate(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """How much noise, how many epochs, how few steps? For example: ballsbins calibrate -e 8 -d 1e-6 -T 1000"""
+    """How much noise, how many epochs, how few steps?
+
+    For example: ballsbins calibrate --sampler balls-and-bins -e 8 -d 1e-6 -T 1000
+    """
     from ballsbins import calibration
 
     choices = ("noise-multiplier", "epochs", "steps")
@@ -153,8 +190,11 @@ def calibrate(
         "steps": f"{count(mechanism.sampler.steps, 'step')} per epoch",
     }[find]
     out = output.console()
-    out.print(f"[bold]{answer}[/bold] for ε ≤ {stated(epsilon)} at δ = {stated(delta)}")
-    out.print(describe(mechanism, derived), style="dim")
+    out.print(
+        f"[bold]{answer}[/bold] for ε ≤ {stated(epsilon)} at δ = {stated(delta)} with {batches_of(mechanism)}"
+    )
+    shuffled = ask.if_shuffled(mechanism, delta=delta) if batches.sampler is None else None
+    output.print_run(out, mechanism, derived, [too_large_delta(delta, batches.examples), shuffled])
     out.print(f"checked: ε is at most {up(float(bound.upper), 8)}")
     return out.print(f"method: {how(bound)}", style="dim")
 
@@ -181,7 +221,10 @@ def plan(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Which batch size? σ for each, and σ / batch size, the noise on the average gradient."""
+    """Which batch size? σ for each, and σ / batch size, the noise on the average gradient.
+
+    For example: ballsbins plan --sampler balls-and-bins -n 60000 -e 8 -d 1e-6
+    """
     from ballsbins import calibration
 
     rows = calibration.plan(
@@ -199,10 +242,16 @@ def plan(
         ]
         return output.print_json(data)
     out = output.console()
+    first = rows[0].mechanism
     out.print(
-        f"{count(examples, 'example')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}, "
-        f"{count(batches.epochs, 'epoch')}, {batches.sampler}"
+        f"[bold]σ for ε ≤ {stated(epsilon)} at δ = {stated(delta)}[/bold] with {batches_of(first)}, "
+        f"{count(examples, 'example')}, {count(batches.epochs, 'epoch')}"
     )
+    out.print(f"batches: {first.sampler.batching}", style="dim")
+    if (warning := too_large_delta(delta, examples)) is not None:
+        out.print(warning, style="yellow")
+    if batches.sampler is None:
+        out.print(f"At σ = {up(first.noise_multiplier)}: {ask.if_shuffled(first, delta=delta)}")
     out.print()
     table = [
         (

@@ -80,7 +80,10 @@ def statement(
         Path | None, typer.Option("--out", "-o", help="File to write; printed if left out.")
     ] = None,
 ) -> None:
-    """The privacy statement to publish. For example: ballsbins statement -s 0.5 -T 1000 -E 3 -d 1e-6"""
+    """The privacy statement to publish.
+
+    For example: ballsbins statement --sampler balls-and-bins -s 0.5 -T 1000 -E 3 -d 1e-6
+    """
     if card is not None:
         stated_run = _only_card(context, card)
     else:
@@ -105,7 +108,10 @@ def statement(
 
 @with_groups
 def cite(context: typer.Context, run: RunUnlessCard, card: CardOption = None) -> None:
-    """BibTeX of the methods that a run used. For example: ballsbins citation -s 0.5 -T 1000 -E 3"""
+    """BibTeX of the methods that a run used.
+
+    For example: ballsbins citation --sampler poisson -s 0.5 -T 1000 -E 3
+    """
     if card is not None:
         read = _only_card(context, card)
         return typer.echo(citation(read.mechanism, read.claim.kind), nl=False)
@@ -220,7 +226,9 @@ def claim_of_poisson(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """What is true of a run reported as Poisson? For example: ballsbins audit-run -s 0.5 -T 10000 -d 1e-6
+    """What is true of a run reported as Poisson?
+
+    For example: ballsbins audit-run -s 0.5 -T 10000 -d 1e-6
 
     Opacus accounts for every run as if its batches were Poisson samples, also with poisson_sampling=False.
     This says what that claims, and what is true if the batches were shuffled.

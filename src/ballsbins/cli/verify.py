@@ -96,7 +96,9 @@ def verify(
     ] = 0.1,
     json: JsonOption = False,
 ) -> None:
-    """Check the exact δ by Monte Carlo. For example: ballsbins verify -s 0.35 -T 1000 -e 10
+    """Check the exact δ by Monte Carlo.
+
+    For example: ballsbins verify -s 0.35 -T 1000 -e 10
 
     Exit code 0: they agree, within the factor shown. 1: they disagree. 3: it was not sharp enough to tell.
     """
@@ -183,7 +185,9 @@ def audit(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Does the claimed ε stand up to the best attack? For example: ballsbins audit -s 1 -T 20 -d 1e-3
+    """Does the claimed ε stand up to the best attack?
+
+    For example: ballsbins audit --sampler poisson -s 1 -T 20 -d 1e-3
 
     Runs the mechanism many times with and without one example, on the data that is worst for its sampler and with the
     noise and arithmetic of training, and tells them apart by the likelihood ratio and by the low bits of what is

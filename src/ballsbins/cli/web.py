@@ -38,7 +38,10 @@ def page(
     alone: Annotated[bool, typer.Option("--alone", help="Leave out the other samplers.")] = False,
     title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "Privacy of a training run",
 ) -> None:
-    """Curves, table and statement in one file. For example: ballsbins page -s 0.5 -T 1000 -d 1e-6 -o privacy.html"""
+    """Curves, table and statement in one file.
+
+    For example: ballsbins page --sampler balls-and-bins -s 0.5 -T 1000 -d 1e-6 -o privacy.html
+    """
     from ballsbins._files import write_text
     from ballsbins.web import markup
     from ballsbins.web import page as pages

@@ -78,8 +78,29 @@ def length_of(mechanism: Mechanism) -> str:
     return f"{whole} of {count(steps, 'step')} and {count(last, 'step')} of the next"
 
 
+def too_large_delta(delta: float, num_examples: int | None) -> str | None:
+    """What is wrong with a δ of 1/n or more, where n is known; None if nothing is."""
+    if num_examples is None or num_examples < 1 or delta * num_examples < 1.0:
+        return None
+    return (
+        f"WARNING: δ = {stated(delta)} is not below 1/n = {near(1.0 / num_examples, 3)} for n = {num_examples:,} "
+        "examples: a program that publishes one example picked at random, whole, has such a δ and ε = 0. Ask for a δ "
+        "well below 1/n."
+    )
+
+
+def batches_of(mechanism: Mechanism) -> str:
+    """What people call its batches: balls-and-bins batches, shuffled batches."""
+    return f"{mechanism.sampler.name.replace('shuffle', 'shuffled')} batches"
+
+
 def describe(mechanism: Mechanism, derived: str | None = None) -> str:
     """The run in one line of public facts."""
+    return f"{mechanism.sampler.name}, {length_and_noise(mechanism, derived)}"
+
+
+def length_and_noise(mechanism: Mechanism, derived: str | None = None) -> str:
+    """The run in one line of public facts, without how its batches are drawn."""
     sampler = mechanism.sampler
     limit = sampler.max_batch_size
     cut = "" if limit is None else f", batches truncated to {limit:,}"
@@ -88,6 +109,6 @@ def describe(mechanism: Mechanism, derived: str | None = None) -> str:
     early = "" if last is None else f", the last stopped after {count(last, 'step')}"
     sigma = f"{mechanism.noise_multiplier:.10g}"
     return (
-        f"{sampler.name}, σ = {sigma}, {count(sampler.steps, 'step')} per epoch{why}, "
+        f"σ = {sigma}, {count(sampler.steps, 'step')} per epoch{why}, "
         f"{count(mechanism.epochs, 'epoch')}{early}{cut}"
     )

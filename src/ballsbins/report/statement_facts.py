@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from ballsbins.bound import Bound
 from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.card import Card
 from ballsbins.samplers import BallsAndBins, Poisson, Shuffle
-
-_SHARES = (0.5, 0.9, 0.99)  # of δ for the first of two changes; which is best depends on the curve
 
 
 @lru_cache(maxsize=64)
@@ -49,28 +45,19 @@ class Replaced:
 
 
 def replace_one(mechanism: Mechanism, claim: Bound, delta: float) -> Replaced:
-    """The cost of two changes in a row, x → ⊥ → x′.
+    """What is known where one example is replaced: ε at the same δ, and the plain cost of two changes.
 
-    P(E) ≤ e^{ε₁}·Q(E) + δ₁ and Q(E) ≤ e^{ε₂}·R(E) + δ₂ give P(E) ≤ e^{ε₁+ε₂}·R(E) + δ₁ + e^{ε₁}·δ₂. With
-    ε₁ = ε₂ = ε that is (2ε, (1 + e^ε)·δ). For the same δ, δ₁ is a share of it and δ₂ = (δ − δ₁)·e^{−ε₁}.
+    P(E) ≤ e^ε·Q(E) + δ and Q(E) ≤ e^ε·R(E) + δ give (2ε, (1 + e^ε)·δ).
     """
     upper = float(claim.upper)
     if not math.isfinite(upper):
         return Replaced(math.inf, 1.0, None)
-    twice = Replaced(2.0 * upper, min(delta * (1.0 + math.exp(min(upper, 700.0))), 1.0), None)
-    best = math.inf
-    try:
-        first = mechanism.epsilon(delta * np.array(_SHARES)).directions["remove"].upper
-        rest = delta * (1.0 - np.array(_SHARES)) * np.exp(-np.asarray(first))
-        if np.all(rest > 1e-300):
-            second = mechanism.epsilon(rest).directions["add"].upper
-            best = float(np.min(np.asarray(first) + np.asarray(second)))
-    except BallsBinsError:  # truncation may leave no ε at so small a δ
-        return twice
-    if not math.isfinite(best):
-        return twice
-    # the sums above were rounded to nearest
-    return Replaced(twice.twice_epsilon, twice.delta_at_twice, best * (1.0 + 1e-12))
+    at_delta = float(mechanism.epsilon(delta, adjacency="replace-one").upper)
+    return Replaced(
+        2.0 * upper,
+        min(delta * (1.0 + math.exp(min(upper, 700.0))), 1.0),
+        at_delta if math.isfinite(at_delta) else None,
+    )
 
 
 def never_covered(card: Card) -> list[str]:

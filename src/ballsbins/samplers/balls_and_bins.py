@@ -71,6 +71,12 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return "balls-and-bins" if self.redraw else "balls-and-bins (fixed bins)"
 
     @property
+    def batching(self) -> str:
+        """How its batches are drawn, in words."""
+        when = "drawn anew in every epoch" if self.redraw else "the same in every epoch"
+        return f"every example in one random batch, {when}; not what DataLoader(shuffle=True) gives"
+
+    @property
     def draws_once(self) -> bool:
         """Whether the bins are fixed."""
         return not self.redraw

@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -82,6 +82,46 @@ class Sampler(ABC):
     @abstractmethod
     def name(self) -> str:
         """What people call it, such as "balls-and-bins"."""
+
+    @property
+    @abstractmethod
+    def batching(self) -> str:
+        """How its batches are drawn, in words that a user of PyTorch knows; to follow "batches: "."""
+
+    @classmethod
+    def for_batch_size(cls, num_examples: int, batch_size: int, **options: Any) -> Self:
+        """Give the sampler of T = ⌈n/b⌉ steps, so that batches have b examples, or b on average.
+
+        Args:
+            num_examples: n, the number of examples in the data set.
+            batch_size: b, the size of a batch, or its expected size where sizes are random; from 1 to n.
+            **options: the sampler's other fields, such as `redraw=False`. With `max_batch_size`, the number of
+                examples that truncation is accounted for is n.
+
+        Returns:
+            The sampler.
+
+        Raises:
+            InvalidInputError: a number is out of its range.
+
+        Example:
+            >>> from ballsbins import BallsAndBins
+            >>> BallsAndBins.for_batch_size(num_examples=60_000, batch_size=256)
+            BallsAndBins(steps=235, redraw=True)
+        """
+        advice = "Count the examples of the data set."
+        examples = _check.integer("num_examples", num_examples, 1, MAX_EXAMPLES, advice=advice)
+        advice = "A batch has at least one example, and at most all of them."
+        size = _check.integer("batch_size", batch_size, 1, examples, advice=advice)
+        known = {field.name for field in fields(cls)} - {"steps"}
+        for name in sorted(set(options) - known):
+            advice = f"{cls.__name__} has {', '.join(sorted(known))}." if known else "Leave it out."
+            raise InvalidInputError(
+                name, options[name], f"left out: {cls.__name__} has no such field", advice
+            )
+        if options.get("max_batch_size") is not None:
+            options.setdefault("num_examples", examples)
+        return cls(-(-examples // size), **options)
 
     @property
     def draws_once(self) -> bool:

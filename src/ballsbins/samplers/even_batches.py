@@ -39,6 +39,7 @@ class Deterministic(Sampler, type_name="deterministic"):
     random_sizes = False
     amplifies = False
     name = "deterministic"
+    batching = "the same batches in the same order in every epoch, as DataLoader(shuffle=False) has them"
     draws_once = True
 
     def _least_memory(self, num_examples: int) -> int:
@@ -77,6 +78,7 @@ class Shuffle(Sampler, type_name="shuffle"):
     random_sizes = False
     amplifies = False  # no upper bound below that of deterministic batches is known
     name = "shuffle"
+    batching = "a new random order cut into batches, as DataLoader(shuffle=True) and poisson_sampling=False have them"
 
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
         """Draw the random order of an epoch: the batches are its parts, one after the other.

@@ -63,6 +63,7 @@ class Poisson(TruncatingSampler, type_name="poisson"):
 
     partitions = False
     name = "Poisson"
+    batching = "a coin tossed for every example and every batch, as Opacus' own loader does it"
 
     def _least_memory(self, num_examples: int) -> int:
         return 8 * (num_examples // self.steps)  # of one batch
