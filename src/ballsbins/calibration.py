@@ -120,6 +120,16 @@ def calibrate(
     return at(sigma)
 
 
+def least_noise_of(epsilon_of: Callable[[float], float], epsilon: float, *, start: float) -> float:
+    """The least noise multiplier at which a decreasing function of it, another accountant say, is at most ε."""
+
+    def excess(sigma: float) -> float:
+        found = epsilon_of(sigma)
+        return math.log(found / epsilon) if found > 0.0 else -math.inf
+
+    return least(excess, LEAST_NOISE, MOST_NOISE, start=start, relative=RELATIVE, what="noise multiplier")
+
+
 def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> float | None:
     """About the noise multiplier that meets a target; None if the sampler's curve has no sketch, or none does."""
 

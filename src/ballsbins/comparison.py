@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
 from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import SAMPLERS, BallsAndBins, Deterministic, Poisson, Shuffle
 
+ClaimedBy = Literal["exact", "rdp"]  # how a Poisson accountant may have computed what it claims
 _LEAST_EPSILON = 1e-9  # where δ of the first run is that small from the start
 _NEAREST = 1e-3  # of the largest ε: below it no crossover is looked for
 _FIRST_POINTS = 6  # of ε, asked together
@@ -141,7 +143,10 @@ def _larger(directions: Sequence[Any]) -> Array:
 
 @dataclass(frozen=True)
 class PoissonClaim:
-    """The ε of a run that was accounted for as Poisson sampling, by how its batches may really have been drawn."""
+    """The ε of a run that was accounted for as Poisson sampling, by how its batches may really have been drawn.
+
+    `claimed` is the ε that was reported, where that is known rather than the noise.
+    """
 
     run: Mechanism
     delta: float
@@ -149,17 +154,22 @@ class PoissonClaim:
     shuffle: Bound
     deterministic: Bound
     balls_and_bins: Bound
+    claimed: float | None = None
+
+    @property
+    def claim(self) -> float:
+        """The ε that was reported: as it was stated, or the most that Poisson accounting can have claimed."""
+        return float(self.poisson.upper) if self.claimed is None else self.claimed
 
     @property
     def false_if_shuffled(self) -> bool:
         """Whether it is proved that shuffled batches have a larger ε than Poisson accounting claims at most."""
-        return float(self.shuffle.lower) > float(self.poisson.upper)
+        return float(self.shuffle.lower) > self.claim
 
     @property
     def factor(self) -> float:
         """How many times the claim the ε of shuffled batches is, at least; infinitely many where 0 is claimed."""
-        claim = float(self.poisson.upper)
-        return float(self.shuffle.lower) / claim if claim > 0 else math.inf
+        return float(self.shuffle.lower) / self.claim if self.claim > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -171,6 +181,7 @@ class PoissonClaim:
                 "last_epoch_steps": self.run.last_epoch_steps,
             },
             "delta": self.delta,
+            "claimed_epsilon": self.claimed,
             "epsilon": {
                 "poisson": self.poisson.to_dict(),
                 "shuffle": self.shuffle.to_dict(),
@@ -181,12 +192,14 @@ class PoissonClaim:
         }
 
 
-def poisson_claim(run: Mechanism, delta: float) -> PoissonClaim:
+def poisson_claim(run: Mechanism, delta: float, claimed: float | None = None) -> PoissonClaim:
     """Account for a run that was reported as Poisson sampling, under each way its batches may have been drawn.
 
     Args:
         run: what was run, under any sampler of the right number of steps.
         delta: δ of the claim, a probability in (0, 1).
+        claimed: the ε that was reported, if `run` was found from it (`noise_of_claim`); None if only the noise is
+            known, so that the claim is what Poisson accounting says of it.
 
     Returns:
         ε at `delta` for Poisson sampling (the claim), shuffled, deterministic and balls-and-bins batches.
@@ -202,4 +215,59 @@ def poisson_claim(run: Mechanism, delta: float) -> PoissonClaim:
         (True, 5.6)
     """
     kinds = (Poisson, Shuffle, Deterministic, BallsAndBins)
-    return PoissonClaim(run, delta, *(run.under(kind).epsilon(delta) for kind in kinds))
+    poisson, shuffle, deterministic, bins = (run.under(kind).epsilon(delta) for kind in kinds)
+    return PoissonClaim(run, delta, poisson, shuffle, deterministic, bins, claimed)
+
+
+def noise_of_claim(
+    steps: int, epochs: int, *, epsilon: float, delta: float, accountant: ClaimedBy = "exact"
+) -> Mechanism:
+    """Find the run that a Poisson accountant would have reported this ε for.
+
+    Args:
+        steps: T, the number of batches in one epoch.
+        epochs: how often the data was passed.
+        epsilon: the ε that was claimed, above 0 and at most 700.
+        delta: the δ at which it was claimed, strictly between 0 and 1.
+        accountant: how it was computed. "exact" for privacy loss distributions (PRV, PLD) whose error is small;
+            "rdp" for Rényi divergences, the default of Opacus until 1.4 and of TF Privacy, which claim more than the
+            truth, so that the noise was larger.
+
+    Returns:
+        The run with Poisson batches and the noise multiplier that goes with the claim.
+
+    Raises:
+        InvalidInputError: an argument is out of its range.
+        UnreachableTargetError: no noise multiplier belongs to the claim.
+
+    Example:
+        >>> from ballsbins.comparison import noise_of_claim
+        >>> run = noise_of_claim(235, 10, epsilon=3.0, delta=1e-5, accountant="rdp")
+        >>> f"{run.noise_multiplier:.3f}"
+        '0.742'
+    """
+    from ballsbins.calibration import calibrate, least_noise_of
+
+    if accountant not in get_args(ClaimedBy):
+        known = f"one of {', '.join(get_args(ClaimedBy))}"
+        raise InvalidInputError(
+            "accountant", accountant, known, "PRV and PLD accountants are close to exact."
+        )
+    tight = calibrate(Poisson(steps), epsilon=epsilon, delta=delta, epochs=epochs)
+    if accountant == "exact":
+        return tight
+
+    def claimed(sigma: float) -> float:
+        return _rdp_epsilon(steps, steps * epochs, sigma, delta)
+
+    return replace(tight, noise_multiplier=least_noise_of(claimed, epsilon, start=tight.noise_multiplier))
+
+
+def _rdp_epsilon(steps: int, taken: int, sigma: float, delta: float) -> float:
+    """What an accountant of Rényi divergences says of Poisson batches."""
+    import dp_accounting
+
+    one_step = dp_accounting.PoissonSampledDpEvent(1.0 / steps, dp_accounting.GaussianDpEvent(sigma))
+    accountant = dp_accounting.rdp.RdpAccountant()
+    accountant.compose(one_step, taken)
+    return float(accountant.get_epsilon(delta))

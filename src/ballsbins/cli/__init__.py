@@ -9,7 +9,19 @@ import typer
 from typer.core import TyperCommand
 
 from ballsbins import __version__
-from ballsbins.cli import build, compare, experiments, plot, prepare, privacy, report, train, verify, web
+from ballsbins.cli import (
+    audit_run,
+    build,
+    compare,
+    experiments,
+    plot,
+    prepare,
+    privacy,
+    report,
+    train,
+    verify,
+    web,
+)
 from ballsbins.errors import BallsBinsError, InvalidInputError
 
 
@@ -47,7 +59,7 @@ app = typer.Typer(
 )
 PANELS = {
     "Privacy of a run": (privacy, compare, plot),
-    "What to publish, and whether to believe it": (report, verify),
+    "What to publish, and whether to believe it": (report, audit_run, verify),
     "Training": (train, prepare),
     "Batches for data that does not fit": (build,),
     "Pages and experiments": (web, experiments),

@@ -1,4 +1,4 @@
-"""`ballsbins statement | check | citation | audit-run`: what to publish of a run, and whether to believe it."""
+"""`ballsbins statement | check | citation`: what to publish of a run, and whether to believe it."""
 
 from __future__ import annotations
 
@@ -9,29 +9,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from ballsbins._files import write_text
-from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
     RUN,
-    Batches,
-    DeltaOption,
     JsonOption,
-    OptionalNoiseOption,
     RunUnlessCard,
     Sampling,
     Without,
     refuse_others,
     with_groups,
 )
-from ballsbins.comparison import PoissonClaim, poisson_claim
 from ballsbins.errors import InvalidInputError
-from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, citation
 from ballsbins.report.numbers import describe, down, how, stated, up
-from ballsbins.samplers import Poisson, Shuffle
+from ballsbins.samplers import Shuffle
 
 _CARD = "A run that has a card"
 CARD_STATES = "The card states what was run."
@@ -56,7 +49,6 @@ def register(app: typer.Typer) -> None:
     app.command("statement")(statement)
     app.command("check")(check)
     app.command("citation")(cite)
-    app.command("audit-run")(claim_of_poisson)
 
 
 @with_groups
@@ -205,130 +197,3 @@ def _only_card(context: typer.Context, card: Path) -> Card:
     """Read the card; an option that would contradict it is an error."""
     refuse_others(context, "card", "form", "out", beside="--from", advice=CARD_STATES)
     return Card.read(card)
-
-
-@with_groups
-def claim_of_poisson(
-    batches: Annotated[Batches, Without("epochs", "sampler", "fixed_bins")],
-    delta: DeltaOption,
-    opacus_checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--opacus-checkpoint",
-            help="Read σ, sample rate and steps from a file of PrivacyEngine.save_checkpoint. No code in it is run.",
-            rich_help_panel=RUN,
-        ),
-    ] = None,
-    noise_multiplier: OptionalNoiseOption = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option("--epochs", "-E", help="Passes over the data; 1 if left out.", rich_help_panel=RUN),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """What is true of a run reported as Poisson?
-
-    For example: ballsbins audit-run -s 0.5 -T 10000 -d 1e-6
-
-    Opacus accounts for every run as if its batches were Poisson samples, also with poisson_sampling=False.
-    This says what that claims, and what is true if the batches were shuffled.
-    """
-    if opacus_checkpoint is not None:
-        if noise_multiplier is not None or epochs is not None:
-            name, value = (
-                ("--noise-multiplier", noise_multiplier)
-                if noise_multiplier is not None
-                else ("--epochs", epochs)
-            )
-            advice = "The checkpoint says it; only --steps may be stated beside it."
-            raise InvalidInputError(name, value, "left out with --opacus-checkpoint", advice)
-        return _of_checkpoint(opacus_checkpoint, batches.steps, delta, json=json)
-    if noise_multiplier is None:
-        advice = "Give --noise-multiplier, --steps and --epochs, or --opacus-checkpoint FILE."
-        raise InvalidInputError("--noise-multiplier", None, "given", advice)
-    total, derived = batches.count()
-    run = Mechanism(Poisson(total), noise_multiplier, 1 if epochs is None else epochs)
-    return _show_claim(poisson_claim(run, delta), derived, json=json)
-
-
-def _of_checkpoint(path: Path, steps: int | None, delta: float, *, json: bool) -> None:
-    from ballsbins.training.opacus_history import read_history, steps_an_epoch
-
-    history = read_history(path)
-    if history.mechanism is not None:
-        return _show_ours(history.mechanism, delta, json=json)
-    total = steps_an_epoch(history.sample_rate) if steps is None else steps
-    run = Mechanism(Poisson(total), history.noise_multiplier).after(history.steps)
-    source = f"from the history of an Opacus {history.accountant!r} accountant"
-    return _show_claim(poisson_claim(run, delta), source, json=json)
-
-
-def _show_ours(mechanism: Mechanism, delta: float, *, json: bool) -> None:
-    """A run whose accountant knew the sampler needs no guess."""
-    bound = mechanism.epsilon(delta)
-    if json:
-        return output.print_json(
-            {"mechanism": mechanism.to_dict(), "delta": delta, "epsilon": bound.to_dict()}
-        )
-    out = output.console()
-    out.print(describe(mechanism), style="dim")
-    return out.print(
-        f"This run was batched and accounted for by ballsbins: [bold]ε ≤ {up(float(bound.upper))}[/bold] "
-        f"at δ = {stated(delta)} holds."
-    )
-
-
-def _show_claim(claim: PoissonClaim, source: str | None, *, json: bool) -> None:
-    if json:
-        return output.print_json(claim.to_dict())
-    out = output.console()
-    source = None if source is None else escape(source)
-    out.print(describe(claim.run, source).removeprefix("Poisson, "), style="dim")
-    out.print()
-    rows = [
-        ("Poisson samples (what was reported)", _range(claim.poisson)),
-        ("shuffled, one full pass per epoch", _range(claim.shuffle)),
-        ("in a fixed order", _range(claim.deterministic)),
-        ("balls-and-bins, for comparison", _range(claim.balls_and_bins)),
-    ]
-    out.print(output.plain_table(["if the batches were", f"ε at δ = {stated(claim.delta)}"], rows))
-    out.print()
-    for sentence in poisson_sentences(claim):
-        out.print(sentence)
-    return None
-
-
-def _range(bound: Bound) -> str:
-    """At least … at most, or at most alone where both agree."""
-    lower, upper = float(bound.lower), float(bound.upper)
-    if upper - lower <= 2e-6 * upper:
-        return f"at most {up(upper)}"
-    return f"at least {down(lower)}, at most {up(upper)}"
-
-
-def poisson_sentences(claim: PoissonClaim) -> list[str]:
-    """What follows, in words."""
-    most_claimed, least = up(float(claim.poisson.upper), 4), down(float(claim.shuffle.lower), 4)
-    most = up(float(claim.deterministic.upper), 4)
-    said = [
-        f"Poisson accounting claims ε ≤ {most_claimed}. That is true only if every batch was drawn by Poisson "
-        "sampling (in Opacus: poisson_sampling=True, which is its default, and its own loader)."
-    ]
-    if claim.false_if_shuffled:
-        times = f", {down(claim.factor, 2)} times the claim" if claim.factor >= 1.05 else ""
-        said.append(
-            f"If the batches were shuffled, the claim is false: ε is at least {least}{times}. What can be claimed "
-            f"without training again is ε ≤ {most}."
-        )
-    else:
-        said.append(
-            "If the batches were shuffled, nobody has proved the claim, nor disproved it here. What can be claimed "
-            f"without training again is ε ≤ {most}."
-        )
-    bins = float(claim.balls_and_bins.upper)
-    compared = "below the claim, and" if bins <= float(claim.poisson.lower) else "proved, and"
-    said.append(
-        f"Balls-and-bins batches with the same noise have ε ≤ {up(bins, 4)}: {compared} as easy as "
-        "shuffling (ballsbins.training.torch.make_private). All of this for zero-out adjacency."
-    )
-    return said
