@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-SCHEMA = 1  # of `to_dict`
+SCHEMA = 2  # of `to_dict`
 _WIDTH = 88
 
 
@@ -31,6 +31,8 @@ class Statement:
 
     Attributes:
         headline: the claim in one or two sentences.
+        sentence: the claim, the batches and the noise in one sentence, for the body of a paper.
+        plain: what it means, in one paragraph for everybody.
         sections: the paragraphs under their headings, in order.
         facts: the same in numbers, unrounded, as plain data for JSON.
 
@@ -44,6 +46,8 @@ class Statement:
     """
 
     headline: str
+    sentence: str
+    plain: str
     sections: tuple[Section, ...]
     facts: Mapping[str, Any] = field(repr=False)
 
@@ -57,7 +61,7 @@ class Statement:
             The text, which ends with a line break.
         """
         marks = "#" * level
-        parts = [f"{marks} Privacy statement", f"**{self.headline}**"]
+        parts = [f"{marks} Privacy statement", f"**{self.headline}**", self.plain]
         for section in self.sections:
             parts.append(f"{marks}# {section.title}")
             parts.append("\n".join(f"- **{item.label}.** {item.text}" for item in section.items))
@@ -73,7 +77,7 @@ class Statement:
             The text, which ends with a line break.
         """
         title = "Privacy statement"
-        parts = [f"{title}\n{'=' * len(title)}", _filled(self.headline, width)]
+        parts = [f"{title}\n{'=' * len(title)}", _filled(self.headline, width), _filled(self.plain, width)]
         for section in self.sections:
             parts.append(f"{section.title}\n{'-' * len(section.title)}")
             parts += [_filled(f"{item.label}. {item.text}", width, indent="  ") for item in section.items]
@@ -88,6 +92,8 @@ class Statement:
         return {
             "schema": SCHEMA,
             "headline": self.headline,
+            "sentence": self.sentence,
+            "plain": self.plain,
             "sections": [
                 {"title": title, "items": [item._asdict() for item in items]}
                 for title, items in self.sections

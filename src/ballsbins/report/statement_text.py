@@ -12,7 +12,18 @@ from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
 from ballsbins.report.check import refuse_false
-from ballsbins.report.numbers import confidence, count, down, length_of, near, stated, up
+from ballsbins.report.numbers import (
+    batches_of,
+    confidence,
+    count,
+    down,
+    length_of,
+    near,
+    stated,
+    too_large_delta,
+    up,
+)
+from ballsbins.report.plain_words import in_plain_words
 from ballsbins.report.statement import Item, Section, Statement
 from ballsbins.report.statement_facts import (
     Replaced,
@@ -22,7 +33,8 @@ from ballsbins.report.statement_facts import (
     replace_one,
     under_others,
 )
-from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+from ballsbins.report.statement_run import at_most, composition, run_items, stopped_early
+from ballsbins.samplers import BallsAndBins
 
 
 def statement_of(card: Card) -> Statement:
@@ -35,13 +47,15 @@ def statement_of(card: Card) -> Statement:
     sections = (
         _section("Guarantee", _guarantee(card, claim)),
         _section("What is protected", _protected(card, claim, replaced)),
-        _section("The run", _run(card, claim)),
+        _section("The run", run_items(card, claim)),
         _section("Accounting", _accounting(card, claim)),
         _section("What is not covered", _not_covered(card)),
         _section("Under other samplers", _under_others(card, claim, others)),
         _section("To verify", _verify(card)),
     )
-    return Statement(_headline(card, claim), sections, facts_of(card, claim, others, replaced))
+    plain = in_plain_words(card.mechanism, card.delta, card.num_examples)
+    facts = facts_of(card, claim, others, replaced)
+    return Statement(_headline(card, claim), _sentence(card, claim), plain, sections, facts)
 
 
 def _section(title: str, items: tuple[Item, ...]) -> Section:
@@ -54,16 +68,6 @@ def _section(title: str, items: tuple[Item, ...]) -> Section:
     )
 
 
-def _at_most(bound: Bound) -> str:
-    """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
-    low, high = float(bound.lower), float(bound.upper)
-    if not math.isfinite(high):
-        return f"ε is at least {down(low)} (no protection: no upper bound is known)"
-    if high == low or (bound.kind != "bounds" and high - low <= 2e-3 * high):
-        return f"ε is at most {up(high)}"
-    return f"ε is at least {down(low)} and at most {up(high)}"
-
-
 def _between(bound: Bound) -> str:
     low, high = down(float(bound.lower), 5), up(float(bound.upper), 5)
     return low if low == high else f"between {low} and {high}"
@@ -73,19 +77,31 @@ def _headline(card: Card, claim: Bound) -> str:
     sure = "" if claim.confidence == 1.0 else f", with {confidence(claim.confidence)}"
     seed = "" if card.key_secret else " This holds only if the key is secret, and this key is a plain seed."
     early = ""
-    if card.planned is not None and _stopped_early(card):
+    if card.planned is not None and stopped_early(card):
+        planned = epsilon_of(card.planned, card.delta)
+        full = "" if planned is None else f"; otherwise report the plan, {at_most(planned)}"
         early = (
             f" This is for the {card.mechanism.total_steps:,} of {card.planned.total_steps:,} steps that were taken, "
-            "and holds if the decision to stop did not depend on the model or the data."
+            f"and may be claimed if the decision to stop did not depend on the model or the data{full}."
         )
+    warning = too_large_delta(card.delta, card.num_examples)
     return (
-        f"(ε, δ)-differential privacy for each training example: {_at_most(claim)} at δ = {stated(card.delta)}{sure}."
-        f"{early}{seed}"
+        f"(ε, δ)-differential privacy for each training example: {at_most(claim)} at δ = {stated(card.delta)}{sure}."
+        f"{early}{seed}{'' if warning is None else f' {warning}'}"
     )
 
 
-def _stopped_early(card: Card) -> bool:
-    return card.planned is not None and card.mechanism.total_steps < card.planned.total_steps
+def _sentence(card: Card, claim: Bound) -> str:
+    """One sentence for the body of a paper."""
+    run = card.mechanism
+    n = "" if card.num_examples is None else f"{count(card.num_examples, 'example')}, "
+    clip = "" if card.clip_norm is None else f", clip norm {stated(card.clip_norm)}"
+    sure = "" if claim.confidence == 1.0 else f", with {confidence(claim.confidence)}"
+    return (
+        f"The model was trained by DP-SGD with {batches_of(run)} ({n}{length_of(run)}, noise multiplier "
+        f"{run.noise_multiplier:.6g}{clip}) and is (ε, δ)-differentially private for each example under zero-out "
+        f"adjacency: {at_most(claim)} at δ = {stated(card.delta)}{sure}, all iterates released."
+    )
 
 
 def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
@@ -94,10 +110,10 @@ def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
             "Setting",
             "Central differential privacy: a trusted party holds the data, trains, and publishes the result.",
         ),
-        Item("Claim", f"{_at_most(claim)} at δ = {stated(card.delta)}."),
+        Item("Claim", f"{at_most(claim)} at δ = {stated(card.delta)}."),
     ]
     if claim.directions:
-        parts = [f"{name}: {_at_most(part)}" for name, part in claim.directions.items()]
+        parts = [f"{name}: {at_most(part)}" for name, part in claim.directions.items()]
         items.append(
             Item(
                 "Both directions",
@@ -158,120 +174,6 @@ def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]
     )
 
 
-def _run(card: Card, claim: Bound) -> tuple[Item, ...]:
-    clip = "not stated; ε does not depend on it" if card.clip_norm is None else stated(card.clip_norm)
-    items = [
-        Item("Algorithm", "DP-SGD: clip each example's gradient, sum, add Gaussian noise, divide, step."),
-        Item("Batches", _sampling(card)),
-        Item(
-            "Noise multiplier",
-            f"σ = {card.mechanism.noise_multiplier:.10g} (standard deviation / clip norm).",
-        ),
-        Item("Clip norm", f"{clip}."),
-        Item("Steps", _steps(card)),
-        Item("Batch size", _sizes(card, claim)),
-        Item("Normaliser", _normaliser(card)),
-        Item("Randomness", _randomness(card)),
-    ]
-    return tuple(items)
-
-
-def _sampling(card: Card) -> str:
-    sampler = card.mechanism.sampler
-    match sampler:
-        case BallsAndBins() if sampler.redraw:
-            return (
-                "balls-and-bins: in every epoch each example goes to one uniformly random batch, drawn anew."
-            )
-        case BallsAndBins():
-            return (
-                "balls-and-bins with fixed bins: each example goes to one uniformly random batch, the same in every "
-                "epoch. The epochs together cost what one would with the noise σ / √epochs."
-            )
-        case Poisson():
-            rate = f"1/{sampler.steps:,}"
-            return f"Poisson: each example is in each batch with probability {rate}, independently."
-        case Shuffle():
-            return (
-                "shuffle: in every epoch a new random order of the examples is cut into batches whose sizes differ "
-                "by at most one."
-            )
-        case Deterministic():
-            return (
-                "deterministic: the examples in their given order, cut into batches whose sizes differ by at most "
-                "one."
-            )
-    return f"{sampler.name}."
-
-
-def _steps(card: Card) -> str:
-    run, plan = card.mechanism, card.planned
-    taken = length_of(run)
-    if run.epochs > 1:
-        taken += f", {count(run.total_steps, 'step')} in all"
-    if plan is None or plan == run:
-        return f"{taken}{', as planned' if plan is not None else ''}."
-    planned = epsilon_of(plan, card.delta)
-    full = "" if planned is None else f" (for which {_at_most(planned)} at δ = {stated(card.delta)})"
-    if not _stopped_early(card):
-        return f"{taken}; planned were {length_of(plan)}{full}. The claim is for the steps taken."
-    return (
-        f"{taken}; the run stopped early. The claim is for the steps really taken. Planned were "
-        f"{length_of(plan)}{full}; if the decision to stop depended on the model or the data, the plan's ε is the "
-        "one to report."
-    )
-
-
-def _sizes(card: Card, claim: Bound) -> str:
-    sampler = card.mechanism.sampler
-    if card.num_examples is None:
-        expected = f"the number of examples divided by {sampler.steps:,}"
-    else:
-        expected = near(card.num_examples / sampler.steps, 6)
-    if not sampler.random_sizes:
-        return f"{expected}, rounded up or down."
-    if sampler.max_batch_size is None:
-        return f"{expected} expected; no maximal size, no batch is truncated."
-    return (
-        f"{expected} expected, {sampler.max_batch_size:,} at most: larger batches lose examples chosen at random, "
-        f"which adds {up(float(claim.penalty), 3)} to δ; it is included in the claim."
-    )
-
-
-def _normaliser(card: Card) -> str:
-    if card.normaliser is not None:
-        return f"sums of clipped gradients were divided by the public constant {card.normaliser:.10g}."
-    public = near(card.num_examples / card.mechanism.sampler.steps, 6) if card.num_examples else "n / steps"
-    return (
-        f"not recorded; sums of clipped gradients must be divided by a public constant, such as {public}, never by "
-        "the size of the batch at hand."
-    )
-
-
-def _randomness(card: Card) -> str:
-    secret = "Key and batches"
-    if card.mechanism.sampler.random_sizes:
-        secret = "Key, batches and their sizes"
-    if not card.mechanism.sampler.is_random:
-        batches, secret = "the batches are not random", "The key of the noise"
-    elif card.key_commitment is None:
-        batches = "the batches must follow from a secret key; none is recorded"
-    else:
-        batches = (
-            f"the batches follow from a key (AES in counter mode) with the commitment {card.key_commitment}"
-        )
-    if card.run is not None and card.mechanism.sampler.is_random:
-        batches += f" and the run id {card.run}"
-    if not card.key_secret:
-        batches += (
-            "; the key is made from a plain seed and NOT secret: whoever guesses the seed voids the guarantee"
-        )
-    noise = "how the noise was drawn is not recorded; it must be independent of all else"
-    if card.noise:
-        noise = f"noise: {card.noise.rstrip('.')}"
-    return f"{batches}; {noise}. {secret} must stay secret."
-
-
 def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
     low, high = float(claim.lower), float(claim.upper)
     error = f"The truth lies between {down(low, 10)} and {up(high, 10)}, numerical error included"
@@ -291,19 +193,7 @@ def _accounting(card: Card, claim: Bound) -> tuple[Item, ...]:
         Item("Error", f"{error}."),
         Item("Assumptions", f"{holds}{taken}"),
         *floating_point,
-        Item("Composition", _composition(card)),
-    )
-
-
-def _composition(card: Card) -> str:
-    alone = "The statement is for this run alone; other uses of the data add to it."
-    if not card.mechanism.sampler.is_random:
-        return alone
-    # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
-    which = "the same key" if card.run is None else f"the run id {card.run}"
-    return (
-        f"{alone} Another training with {which} has the same batches, and the two together cost far more than two "
-        "runs with batches of their own."
+        Item("Composition", composition(card)),
     )
 
 
