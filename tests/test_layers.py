@@ -31,6 +31,7 @@ LAYERS: list[list[tuple[str, ...]]] = [
             "largest_batch",
             "calibration",
             "comparison",
+            "total",
             "dp_events",
         )
     ],

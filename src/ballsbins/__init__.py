@@ -30,6 +30,7 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sample
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
     from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
+    from ballsbins.total import Total
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "Sampler",
     "SecretError",
     "Shuffle",
+    "Total",
     "UnreachableTargetError",
     "calibrate",
     "least_steps",
@@ -61,6 +63,7 @@ __all__ = [
 # these need scipy, which takes a while to import
 _LATER = {
     "MonteCarlo": "ballsbins.accounting.monte_carlo",
+    "Total": "ballsbins.total",
     "calibrate": "ballsbins.calibration",
     "plan": "ballsbins.calibration",
     "least_steps": "ballsbins.calibration",

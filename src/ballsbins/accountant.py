@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -34,14 +34,27 @@ _LEAST_ALLOWED = 1e-300  # a probability that is a double
 _EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is exact
 
 
+class Run(Protocol):
+    """What is asked about: one Mechanism, or several runs together."""
+
+    @property
+    def curve(self) -> Curve:
+        """The privacy curve."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        ...
+
+
 def delta_bound(
-    mechanism: Mechanism, epsilon: Number, method: str | MonteCarlo = "auto", *, log: bool = False
+    mechanism: Run, epsilon: Number, method: str | MonteCarlo = "auto", *, log: bool = False
 ) -> Bound:
     """δ (or log δ) at ε, the larger of the two directions."""
     points = _points(
         "epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= LARGEST_EPSILON
     )
-    curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
+    curve = _curve(mechanism, method)
     sides, penalties = {}, {}
     for direction in DIRECTIONS:
         found, penalties[direction] = curve.with_penalty(points, direction)
@@ -49,10 +62,10 @@ def delta_bound(
     return _bound(mechanism, curve, "log_delta" if log else "delta", sides, np.shape(epsilon), penalties)
 
 
-def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
+def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
     """ε at δ, the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
-    curve = mechanism.curve if method == "auto" else curve_of(mechanism, method)
+    curve = _curve(mechanism, method)
     if curve.pointwise:
         advice = "State the grid of ε to answer for together: MonteCarlo(epsilons=(…))."
         raise InvalidInputError("epsilons", None, "given to search for ε by Monte Carlo", advice)
@@ -67,7 +80,14 @@ def epsilon_bound(mechanism: Mechanism, delta: Number, method: str | MonteCarlo 
     return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), penalties)
 
 
-def _check_truncation(mechanism: Mechanism, curve: Curve, delta: float) -> None:
+def _curve(mechanism: Run, method: str | MonteCarlo) -> Curve:
+    if method == "auto":
+        return mechanism.curve
+    assert isinstance(mechanism, Mechanism)  # several runs have one method
+    return curve_of(mechanism, method)
+
+
+def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
     """Refuse a δ that the penalty of truncation alone exceeds, and name the least size that would do.
 
     δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
@@ -83,6 +103,10 @@ def _check_truncation(mechanism: Mechanism, curve: Curve, delta: float) -> None:
     allowed = float(np.max((delta - used) / (1.0 + np.exp(epsilon))))
     if allowed > 0.0 and np.log(allowed) >= curve.log_p:
         return
+    if not isinstance(mechanism, Mechanism):
+        raise UnreachableTargetError(
+            f"these runs truncate batches so often that no epsilon has delta={delta:g}. Ask for a larger delta."
+        )
     sampler = mechanism.sampler
     assert sampler.num_examples is not None
     size = least_max_batch_size(
@@ -97,7 +121,7 @@ def _check_truncation(mechanism: Mechanism, curve: Curve, delta: float) -> None:
     )
 
 
-def true_positive_rate_bound(mechanism: Mechanism, false_positive_rate: Number) -> Bound:
+def true_positive_rate_bound(mechanism: Run, false_positive_rate: Number) -> Bound:
     """The best true-positive rate of any membership test, the larger of the two directions."""
     rates = _points(
         "false_positive_rate", false_positive_rate, "a number in [0, 1]", lambda x: (x >= 0.0) & (x <= 1.0)
@@ -161,7 +185,7 @@ def _points(name: str, given: Number, bound: str, allowed: Callable[[Array], Any
 
 
 def _bound(
-    mechanism: Mechanism,
+    mechanism: Run,
     curve: Curve,
     quantity: Quantity,
     sides: Mapping[Direction, Array],

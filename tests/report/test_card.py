@@ -49,6 +49,7 @@ def test_what_is_saved_never_changes_its_meaning():
     saved = full_card().to_dict()
     assert saved["schema"] == 3
     assert set(saved) == {
+        "about",
         "schema", "mechanism", "delta", "claim", "planned", "clip_norm", "num_examples", "normaliser", "noise",
         "key_commitment", "key_secret", "run", "floating_point", "not_covered", "metrics", "details", "versions",
     }  # fmt: skip

@@ -127,10 +127,11 @@ def test_an_early_stop_states_the_steps_really_taken():
     text = flat(card.statement())
     assert "37 of the 100 steps of one epoch; the run stopped early" in text
     assert (
-        "for the 37 of 100 steps that were taken, and holds if the decision to stop"
+        "for the 37 of 100 steps that were taken, and may be claimed if the decision to stop"
         in card.statement().headline
     )
-    (claimed,) = numbers("at most", card.statement().headline)
+    claimed, beside = numbers("at most", card.statement().headline)
+    assert beside == pytest.approx(plan.epsilon(DELTA).upper, rel=1e-5)
     assert claimed == pytest.approx(run.epsilon(DELTA).upper, rel=1e-5)
     assert claimed < 0.9 * plan.epsilon(DELTA).upper
     (planned,) = numbers(r"\(for which ε is at most", text)
@@ -215,7 +216,7 @@ def test_replacing_one_example_against_quadrature():
 def test_json_has_prose_and_facts():
     statement = ONE.statement(DELTA, clip_norm=1.0, num_examples=5000)
     data = json.loads(json.dumps(statement.to_dict(), allow_nan=False))
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert data["headline"] == statement.headline
     facts = data["facts"]
     assert facts["epsilon_at_most"] == ONE.epsilon(DELTA).upper
@@ -279,7 +280,7 @@ def test_a_claim_for_shuffling_below_what_is_proved_is_not_stated_unless_it_is_s
     [
         (BallsAndBins(10), "given the sizes, balls-and-bins is shuffling", "rounded up or down"),
         (Poisson(10), "realised batch sizes and the batches themselves;", "is shuffling"),
-        (Shuffle(10), "divided by 10, rounded up or down", "batch sizes"),
+        (Shuffle(10), "About the number of examples divided by 10.", "batch sizes"),
         (Deterministic(10), "The batches are not random", "the batches themselves"),
     ],
     ids=repr,

@@ -1,9 +1,9 @@
-"""`ballsbins statement | check | citation`: what to publish of a run, and whether to believe it."""
+"""`ballsbins statement | total | check | citation`: what to publish of a run, and whether to believe it."""
 
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +22,9 @@ from ballsbins.cli.options import (
     with_groups,
 )
 from ballsbins.errors import InvalidInputError
-from ballsbins.report import Card, citation
-from ballsbins.report.numbers import describe, down, how, stated, up
+from ballsbins.report import Card, Statement, citation, total_statement
+from ballsbins.report.card_parts import ABOUT
+from ballsbins.report.numbers import describe, down, how, stated, too_large_delta, up
 from ballsbins.samplers import Shuffle
 
 _CARD = "A run that has a card"
@@ -35,7 +36,21 @@ class Format(StrEnum):
 
     MARKDOWN = "markdown"
     TEXT = "text"
+    SENTENCE = "sentence"
+    PLAIN = "plain"
     JSON = "json"
+
+
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="text or markdown (the whole, for an appendix), sentence (for the body of a paper), plain (for "
+        "everybody) or json. By default from the ending of --out, otherwise text.",
+    ),
+]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="File to write; printed if left out.")]
 
 
 CardOption = Annotated[
@@ -44,9 +59,63 @@ CardOption = Annotated[
 ]
 
 
+_ABOUT = "What else to publish (optional)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a statement may say beyond the claim."""
+
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Name of the data set.", rich_help_panel=_ABOUT)
+    ] = None
+    date: Annotated[str | None, typer.Option("--date", help="Date of the run.", rich_help_panel=_ABOUT)] = (
+        None
+    )
+    contact: Annotated[str | None, typer.Option("--contact", help="Whom to ask.", rich_help_panel=_ABOUT)] = (
+        None
+    )
+    commit: Annotated[
+        str | None, typer.Option("--commit", help="Commit of the code that ran.", rich_help_panel=_ABOUT)
+    ] = None
+    link: Annotated[
+        str | None, typer.Option("--link", help="Where to read more.", rich_help_panel=_ABOUT)
+    ] = None
+    key_custody: Annotated[
+        str | None,
+        typer.Option(
+            "--key-custody", help="Who holds the key, and when it is deleted.", rich_help_panel=_ABOUT
+        ),
+    ] = None
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric", help="NAME=NUMBER, how good the model is; may be repeated.", rich_help_panel=_ABOUT
+        ),
+    ] = None
+
+    def added(self, card: Card) -> Card:
+        """The card with what was given."""
+        said = {name: text for name in ABOUT if (text := getattr(self, name)) is not None}
+        metrics = dict(_metric(text) for text in self.metric or [])
+        if not said and not metrics:
+            return card
+        return replace(card, about={**card.about, **said}, metrics={**card.metrics, **metrics})
+
+
+def _metric(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    try:
+        return name.strip(), float(number)
+    except ValueError:
+        advice = "Write for example --metric 'test AUC=0.78'."
+        raise InvalidInputError("--metric", text, "a name, = and a number", advice) from None
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("statement")(statement)
+    app.command("total")(total)
     app.command("check")(check)
     app.command("citation")(cite)
 
@@ -55,6 +124,7 @@ def register(app: typer.Typer) -> None:
 def statement(
     context: typer.Context,
     run: RunUnlessCard,
+    about: About,
     delta: Annotated[
         float | None, typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=RUN)
     ] = None,
@@ -65,12 +135,8 @@ def statement(
         ),
     ] = None,
     card: CardOption = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="By default from the ending of --out, otherwise text.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File to write; printed if left out.")
-    ] = None,
+    form: FormatOption = None,
+    out: OutOption = None,
 ) -> None:
     """The privacy statement to publish.
 
@@ -83,19 +149,44 @@ def statement(
             advice = "An ε means nothing without its δ; usually below 1 / number of examples."
             raise InvalidInputError("--delta", None, "given, or --from card.json", advice)
         stated_run = Card(run.mechanism(), delta, clip_norm=clip_norm, num_examples=run.examples)
-    made = stated_run.statement()
+    return _publish(about.added(stated_run).statement(), form, out)
+
+
+def _publish(made: Statement, form: Format | None, out: Path | None) -> None:
+    """Print a statement, or write it to a file."""
     endings = {".md": Format.MARKDOWN, ".json": Format.JSON}
     match form or endings.get("" if out is None else out.suffix.lower(), Format.TEXT):
         case Format.MARKDOWN:
             text = made.markdown()
         case Format.TEXT:
             text = made.text()
+        case Format.SENTENCE:
+            text = f"{made.sentence}\n"
+        case Format.PLAIN:
+            text = f"{made.plain}\n"
         case Format.JSON:
             text = json_module.dumps(made.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     if out is None:
         return typer.echo(text, nl=False)
     write_text(out, text)
     return typer.echo(f"Wrote {out}: {made.headline}")
+
+
+def total(
+    cards: Annotated[
+        list[Path], typer.Argument(metavar="CARD...", help="The cards of all runs.", show_default=False)
+    ],
+    delta: Annotated[
+        float | None, typer.Option("--delta", "-d", help="δ of the total, if the cards' δ differ.")
+    ] = None,
+    form: FormatOption = None,
+    out: OutOption = None,
+) -> None:
+    """What do several runs on one data set cost together, tuning runs included?
+
+    For example: ballsbins total tuning/card.json final/card.json
+    """
+    _publish(total_statement([(str(path), Card.read(path)) for path in cards], delta), form, out)
 
 
 @with_groups
@@ -156,6 +247,8 @@ def _show(found: Any) -> None:
     """The claim, what the accountant finds, what the second method finds, and what follows."""
     run, claim, out = found.card, found.card.claim, output.console()
     out.print(describe(run.mechanism), style="dim")
+    if (warning := too_large_delta(run.delta, run.num_examples)) is not None:
+        out.print(warning, style="yellow")
     out.print()
     at = up(float(claim.upper))
     rows = [(f"claimed: ε at δ = {stated(run.delta)}", "", up(float(claim.upper)), "")]
@@ -195,5 +288,5 @@ def _ends(bound: Any) -> tuple[str, str]:
 
 def _only_card(context: typer.Context, card: Path) -> Card:
     """Read the card; an option that would contradict it is an error."""
-    refuse_others(context, "card", "form", "out", beside="--from", advice=CARD_STATES)
+    refuse_others(context, "card", "form", "out", *ABOUT, "metric", beside="--from", advice=CARD_STATES)
     return Card.read(card)

@@ -16,7 +16,7 @@ from ballsbins._files import write_text
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.card_parts import FloatingPoint, claim_from_dict, is_line, library_versions
+from ballsbins.report.card_parts import FloatingPoint, about_from, claim_from_dict, is_line, library_versions
 
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
@@ -50,6 +50,8 @@ class Card:
         noise: how the noise was drawn, in a few words.
         floating_point: what is known of the arithmetic of the run.
         normaliser: the public constant that sums of clipped gradients were divided by, above 0.
+        about: what else to publish of the run, each one line: "dataset", "date", "contact", "commit" (of the code),
+            "link", "key_custody" (who holds the key, and when it is deleted).
         details: more, as free JSON; never anything that depends on the batches.
         versions: libraries and their versions; those that are loaded, by default.
         stated: the claim, if it was obtained in another way than by `mechanism.epsilon(delta)`: by Monte Carlo, say.
@@ -80,6 +82,7 @@ class Card:
     noise: str | None = None
     floating_point: FloatingPoint | None = None
     normaliser: float | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=library_versions)
     stated: Bound | None = None
@@ -111,6 +114,7 @@ class Card:
             advice = "One sentence for each use of the data that the claim does not cover."
             raise InvalidInputError("not_covered", lines, "a list of texts of one line", advice)
         object.__setattr__(self, "not_covered", tuple(lines))
+        object.__setattr__(self, "about", about_from(self.about))
         for name in ("metrics", "details", "versions"):
             object.__setattr__(self, name, _plain_mapping(name, getattr(self, name)))
         if not all(is_line(word) for pair in self.versions.items() for word in pair):
@@ -190,6 +194,7 @@ class Card:
             "run": self.run,
             "floating_point": None if self.floating_point is None else self.floating_point.to_dict(),
             "not_covered": list(self.not_covered),
+            "about": dict(self.about),
             "metrics": dict(self.metrics),
             "details": dict(self.details),
             "versions": dict(self.versions),

@@ -35,6 +35,30 @@ _IF_USED = {
 }
 
 
+# What people may want to say of a run beyond the claim, and what the statement calls it.
+ABOUT = {
+    "dataset": "Data set",
+    "date": "Date",
+    "contact": "Contact",
+    "commit": "Code",
+    "link": "Link",
+    "key_custody": "Custody of the key",
+}
+
+
+def about_from(given: Any) -> dict[str, str]:
+    """What is said about a run, in the order of `ABOUT`; anything else is refused."""
+    advice = (
+        f"It may have {', '.join(ABOUT)}, each one line of text; metrics and details take what else there is."
+    )
+    if not isinstance(given, Mapping) or not set(given) <= set(ABOUT):
+        raise InvalidInputError("about", given, "a mapping from the names that it may have", advice)
+    for name, text in given.items():
+        if not is_line(text) or not text.strip():
+            raise InvalidInputError(f"{name} of about", text, "one line of text", advice)
+    return {name: given[name] for name in ABOUT if name in given}
+
+
 def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
     """The bound on ε that `Bound.to_dict` wrote."""
     if not isinstance(saved, Mapping):

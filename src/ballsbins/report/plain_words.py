@@ -14,6 +14,7 @@ from functools import lru_cache
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.numbers import count, down, near, stated, up
+from ballsbins.total import Total
 
 FALSE_ALARMS = 0.01  # the share of absent examples that the attacker may call present
 RARELY = 1e-3  # how often belief may rise beyond the stated level
@@ -42,7 +43,7 @@ class Attack:
 
 
 @lru_cache(maxsize=64)
-def best_attack(mechanism: Mechanism) -> Attack | None:
+def best_attack(mechanism: Mechanism | Total) -> Attack | None:
     """Bounds on what the best attacker reaches; None where the accountant has no answer.
 
     * A guess with even odds is right with probability (1 + TV)/2, and the total variation distance TV is δ at ε = 0.
@@ -69,7 +70,7 @@ def percent(share: float) -> str:
     return f"{(100 - 100 * Decimal(down(missing, 2))).normalize():f} %"
 
 
-def in_plain_words(mechanism: Mechanism, delta: float, num_examples: int | None) -> str:
+def in_plain_words(mechanism: Mechanism | Total, delta: float, num_examples: int | None) -> str:
     """The guarantee for everybody, in one paragraph."""
     attack = best_attack(mechanism)
     who = (

@@ -11,6 +11,7 @@ import math
 from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
+from ballsbins.report.card_parts import ABOUT
 from ballsbins.report.check import refuse_false
 from ballsbins.report.numbers import (
     batches_of,
@@ -50,6 +51,7 @@ def statement_of(card: Card) -> Statement:
         _section("The run", run_items(card, claim)),
         _section("Accounting", _accounting(card, claim)),
         _section("What is not covered", _not_covered(card)),
+        *_about(card),
         _section("Under other samplers", _under_others(card, claim, others)),
         _section("To verify", _verify(card)),
     )
@@ -208,6 +210,22 @@ _METHODS: dict[Kind, str] = {
     "bounds": "a proved lower and a proved upper bound; the truth between them is not known",
     "upper bound": "Rényi divergences, converted",
 }
+
+
+def _about(card: Card) -> tuple[Section, ...]:
+    """Data set, date, contact and the like, and how good the model is; nothing if the card says nothing of them."""
+    items = [Item(ABOUT[name], f"{text.rstrip('.')}.") for name, text in card.about.items()]
+    plain = (str, int, float, bool)
+    numbers = [
+        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in card.metrics.items()
+        if isinstance(value, plain)
+    ]
+    if numbers:
+        items.append(
+            Item("Metrics", f"{'; '.join(numbers)}. They are as reported, and no part of the guarantee.")
+        )
+    return (Section("About this run", tuple(items)),) if items else ()
 
 
 def _not_covered(card: Card) -> tuple[Item, ...]:

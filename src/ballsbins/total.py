@@ -1,0 +1,158 @@
+"""Several runs on one data set: what all of them together cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ballsbins import accountant
+from ballsbins.accounting.bounds_only import Between, OrBounds
+from ballsbins.accounting.curve import Curve
+from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.epochs.curve import ProductCurve
+from ballsbins.accounting.epochs.moments import Moments
+from ballsbins.accounting.gaussian import GaussianCurve
+from ballsbins.accounting.truncated import Truncated
+from ballsbins.bound import Bound, Number
+from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+from ballsbins.samplers import BallsAndBins, Poisson
+
+_Single = tuple[tuple[int, float], int]  # (bins visited, noise multiplier), steps: as `SingleRuns` has them
+
+
+@dataclass(frozen=True, init=False)
+class Total:
+    """Several runs on the same data, each with batches and noise of its own: tuning runs and the final one, say.
+
+    What is returned holds for everything that all of them publish together. A run may depend on what earlier ones
+    published (its learning rate, say), but the noise, the batches and the length of every run must not.
+
+    Args:
+        mechanisms: what was run; the same Mechanism twice is two runs.
+
+    Raises:
+        InvalidInputError: there is no run, or something that is not a Mechanism.
+
+    Example:
+        >>> from ballsbins import BallsAndBins, Mechanism, Total
+        >>> tuning = Mechanism(BallsAndBins(steps=100), noise_multiplier=2.0)
+        >>> final = Mechanism(BallsAndBins(steps=1000), noise_multiplier=1.0, epochs=3)
+        >>> bound = Total([tuning, tuning, final]).epsilon(delta=1e-6)
+        >>> bound.kind, f"{bound.upper:.4f}", final.epsilon(delta=1e-6).upper < bound.upper
+        ('exact', '0.4205', True)
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+
+    def __init__(self, mechanisms: Iterable[Mechanism]) -> None:
+        """Take the runs."""
+        runs = tuple(mechanisms) if isinstance(mechanisms, Iterable) else (mechanisms,)
+        if not runs or not all(isinstance(run, Mechanism) for run in runs):
+            advice = "Give what was run, each training once."
+            raise InvalidInputError("mechanisms", list(runs), "a list of Mechanisms, one or more", advice)
+        object.__setattr__(self, "mechanisms", runs)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The privacy curve of all runs together: exact where that of each is, and a bracket or bounds otherwise."""
+        untruncated = self._untruncated()
+        cut = [run.curve for run in self.mechanisms if isinstance(run.curve, Truncated)]
+        if not cut:
+            return untruncated
+        # a union bound over the runs
+        log_p, log_drop = (
+            float(np.logaddexp.reduce([getattr(curve, name) for curve in cut]))
+            for name in ("log_p", "log_drop")
+        )
+        return Truncated(untruncated, min(log_p, 0.0), min(log_drop, 0.0))
+
+    def _untruncated(self) -> Curve:
+        curves = [run.curve.untruncated for run in self.mechanisms]
+        if len(curves) == 1:
+            return curves[0]
+        bracket = ComposedCurve([part for curve in curves for part in curve.above.parts])
+        if any(curve.kind == "bounds" for curve in curves):
+            return Between(curves, bracket)  # all together are at least as bad as each
+        factors: Counter[_Single] = Counter()
+        for run in self.mechanisms:
+            found = _singles(run)
+            if found is None:
+                return bracket
+            for single, times in found:
+                factors[single] += times
+        singles = SingleRuns()
+
+        def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
+            return [(singles.moments(*single, sketch=sketch), times) for single, times in factors.items()]
+
+        # each step, or each epoch, is at most a Gaussian mechanism, and those add up by 1/σ²
+        noises = [times / bins[1] ** 2 for (bins, _), times in factors.items()]
+        return OrBounds(
+            ProductCurve(moments, bracket), Between(curves, GaussianCurve(1.0 / math.sqrt(sum(noises))))
+        )
+
+    def delta(self, epsilon: Number) -> Bound:
+        """Compute δ of all runs together.
+
+        Args:
+            epsilon: one number or an array, from −700 to 700.
+
+        Returns:
+            Bounds on δ, of the shape of `epsilon`.
+        """
+        return accountant.delta_bound(self, epsilon)
+
+    def epsilon(self, delta: Number) -> Bound:
+        """Compute ε of all runs together.
+
+        Args:
+            delta: one number or an array, strictly between 0 and 1.
+
+        Returns:
+            Bounds on ε, of the shape of `delta`.
+        """
+        return accountant.epsilon_bound(self, delta)
+
+    def true_positive_rate(self, false_positive_rate: Number) -> Bound:
+        """Say how well anybody can tell from all runs whether an example was used; see `Mechanism`.
+
+        Args:
+            false_positive_rate: the share of absent examples that the test calls present, in [0, 1].
+
+        Returns:
+            Bounds on the share of present examples that the best test calls present.
+        """
+        return accountant.true_positive_rate_bound(self, false_positive_rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the runs as plain data.
+
+        Returns:
+            A list of what `Mechanism.to_dict` gives, under "runs".
+        """
+        return {"runs": [run.to_dict() for run in self.mechanisms]}
+
+
+def _singles(run: Mechanism) -> list[tuple[_Single, int]] | None:
+    """The single epochs or steps that a run is made of, and how often each is run; None if there are none."""
+    sampler, sigma, steps = run.sampler, run.noise_multiplier, run.sampler.steps
+    if steps == 1 or not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
+        return None
+    if isinstance(sampler, Poisson):
+        return [(((1, sigma), steps), run.total_steps)]
+    if not isinstance(sampler, BallsAndBins):
+        return None
+    if sampler.draws_once:
+        pooled = run.noise_of_bins
+        return None if len(pooled) > 1 or pooled[0][1] < LEAST_SIGMA else [((pooled[0], steps), 1)]
+    whole = [(((steps, sigma), steps), run.finished_epochs)] if run.finished_epochs else []
+    rest = run.last_epoch_steps
+    return whole + ([] if rest is None else [(((rest, sigma), steps), 1)])
