@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from ballsbins.web.guard import is_loopback, is_ours
+from ballsbins.web.server import is_loopback, is_ours
 
 
 @pytest.mark.parametrize(

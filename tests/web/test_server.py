@@ -19,6 +19,7 @@ from ballsbins.report.numbers import up
 from .conftest import BALLSBINS, QUIET, serving
 
 FIELDS = {
+    "sampler": "balls-and-bins",
     "noise-multiplier": "0.7",
     "examples": "10000",
     "batch-size": "100",
@@ -40,7 +41,9 @@ def test_the_stream_has_the_python_answers(get):
     run = Mechanism(BallsAndBins(100), 0.7)
     rows = {event["part"]: event for event in events if event["kind"] == "row"}
     assert set(rows) == {"balls-and-bins", "poisson", "shuffle", "deterministic"}
-    assert f"<output>{up(run.epsilon(1e-6).upper, 5)}</output>" in rows["balls-and-bins"]["headline"]
+    (headline,) = [event["html"] for event in events if event["kind"] == "headline"]
+    assert f"<output>{up(run.epsilon(1e-6).upper, 4)}</output>" in headline
+    assert "With balls-and-bins batches" in headline
     curves = [event for event in events if event["kind"] == "curve"]
     assert sorted(curve["position"] for curve in curves) == [0, 1, 2, 3]
     (found,) = [event for event in events if event["kind"] == "calibration"]
@@ -52,23 +55,29 @@ def test_the_stream_has_the_python_answers(get):
     before = ours.index("Software")  # what else has been imported here is not what the server has
     assert len(statement["text"]) > before
     assert statement["text"][:before] == ours[:before]
-    assert events[0] == {"kind": "run", "steps": 100, "command": events[0]["command"]}
+    assert events[0] == {
+        "kind": "run",
+        "steps": 100,
+        "command": events[0]["command"],
+        "max_batch_size": None,
+        "warning": None,
+    }
     assert events[-1] == {"kind": "end"}
 
 
 def test_bad_input_names_its_field(get):
     status, _, body = get(f"/answer?{urlencode({**FIELDS, 'delta': '2'})}")
     assert status == 422
-    with pytest.raises(ValueError) as error:
-        Mechanism(BallsAndBins(100), 0.7).epsilon(2.0)
-    assert json.loads(body) == {"field": "delta", "message": str(error.value)}
+    words = json.loads(body)
+    assert words["field"] == "delta"
+    assert words["message"].startswith("δ is 2.0, but must be a number in (0, 1).")
 
 
 def test_what_only_the_accountant_finds_wrong_names_its_field_too(get):
     _, _, body = get(f"/answer?{urlencode({**FIELDS, 'max-batch-size': '110', 'epsilon': '-1'})}")
     errors = {event["part"]: event for event in parsed(body) if event["kind"] == "error"}
     assert errors["balls-and-bins"]["field"] == "max-batch-size"
-    assert "or more, or a larger delta" in errors["balls-and-bins"]["message"]
+    assert "or more, or a larger δ" in errors["balls-and-bins"]["message"]
     assert errors["calibration"]["field"] == "epsilon"
     assert not {"shuffle", "statement"} & set(errors)
     assert "statement" not in {event["kind"] for event in parsed(body)}
@@ -81,6 +90,7 @@ def test_every_answer_has_the_headers(get):
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "http" not in policy
+        assert "unsafe" not in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["referrer-policy"] == "no-referrer"
         assert "server" not in headers
@@ -125,6 +135,7 @@ def test_too_many_questions_at_once_are_refused_with_the_reason():
         "epochs": "1000",
         "delta": "1e-9",
         "epsilon": "0.01",
+        "sampler": "balls-and-bins",
     }
     with serving() as (_, address):
         place = urlsplit(address)

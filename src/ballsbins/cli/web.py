@@ -43,14 +43,12 @@ def page(
     For example: ballsbins page --sampler balls-and-bins -s 0.5 -T 1000 -d 1e-6 -o privacy.html
     """
     from ballsbins._files import write_text
-    from ballsbins.web import markup
     from ballsbins.web import page as pages
 
     if out.suffix.lower() not in ENDINGS:
         raise InvalidInputError(
             "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
         )
-    markup.bokeh_library()  # if it is not installed, say so before anything is computed
     if cards:
         refuse_others(context, "cards", "out", "title", beside="--from", advice=CARD_STATES)
         text = pages.page_of_cards(cards, title)

@@ -1,4 +1,8 @@
-"""The static page: curves, table and statement of given runs in one HTML file that needs nothing else to be read."""
+"""Answers as HTML, and the static page: picture, curves, table and statement of given runs in one file.
+
+The live page and the static one show the same, because both take it from here. The curves are drawn in the browser
+(assets/chart.js); everything else is text and small pieces of SVG.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,42 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from ballsbins.ask import meaning
-from ballsbins.comparison import at_equal_noise
+from ballsbins.ask import SamplerName, under_each_sampler
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, Statement
 from ballsbins.report.check import shared_runs
-from ballsbins.report.numbers import stated, up
-from ballsbins.web import markup
-from ballsbins.web.answers import Points, Row, points_of, row_of
+from ballsbins.report.numbers import down, how, stated, up
+from ballsbins.web.answers import Calibrated, Points, Row, points_of, row_of
 
 _CLOSE = 0.05  # bounds on log δ closer than this are drawn as one line
+_DIGITS = 4  # of every ε on a page; its statement has more
+_WORSE = 1.1  # a truth this many times the claim is told as a factor
+INKS = 7  # colours that the style sheet has, --ink-0 … --ink-6
+_INK_OF = {
+    "balls-and-bins": 0,
+    "Poisson": 1,
+    "shuffle": 2,
+    "deterministic": 3,
+    "balls-and-bins (fixed bins)": 4,
+}
+# the lengths of dash and gap, as in the printed pictures
+DASHES: Sequence[tuple[int, ...]] = ((), (7, 4), (8, 3, 2, 3), (2, 3), (9, 2, 2, 2), (10, 3), (4, 2))
+# what people call the batches of a sampler
+WAYS: Mapping[str, str] = {
+    SamplerName.SHUFFLE: "shuffled batches",
+    SamplerName.POISSON: "Poisson batches",
+    SamplerName.BALLS_AND_BINS: "balls-and-bins batches",
+    SamplerName.DETERMINISTIC: "the same batches every epoch",
+}
 
 
 @dataclass(frozen=True)
@@ -39,16 +61,33 @@ def page_of_mechanism(
     mechanism: Mechanism, delta: float, title: str, *, examples: int | None = None, alone: bool = False
 ) -> str:
     """The page of one run, with the other samplers at the same noise unless it is to stand alone."""
-    runs = [Run(*_answers(mechanism, delta), Card(mechanism, delta, num_examples=examples).statement())]
-    silent = []
-    for other in () if alone else at_equal_noise(mechanism).values():
-        if type(other.sampler) is type(mechanism.sampler):
-            continue
-        try:
-            runs.append(Run(*_answers(other, delta)))
-        except BallsBinsError as error:  # one sampler without an answer does not take the others away
-            silent.append(f"{other.sampler.name}: {error}")
-    return page(title, runs, note=note_of([run.row for run in runs], silent))
+    asked, runs, silent = None, {}, []
+    for name, run in under_each_sampler(mechanism).items():
+        if type(run.sampler) is type(mechanism.sampler):
+            asked = name
+            row = row_of(mechanism, delta)
+            statement = Card(mechanism, delta, num_examples=examples).statement()
+            runs[name] = Run(row, points_of(mechanism, row), statement)
+        elif not alone:
+            try:
+                row = row_of(run, delta)
+                runs[name] = Run(row, points_of(run, row))
+            except BallsBinsError as error:  # one sampler without an answer does not take the others away
+                silent.append(f"{run.sampler.name}: {error}")
+    return page_of_samplers(title, runs, asked, silent)
+
+
+def page_of_samplers(
+    title: str, runs: Mapping[SamplerName, Run], asked: SamplerName | None, silent: Iterable[str] = ()
+) -> str:
+    """The page of one run under several samplers; `asked` is the one that it is about, if that is known."""
+    ordered = sorted(runs, key=lambda name: (name is not asked, list(SamplerName).index(name)))
+    rows = {name: runs[name].row for name in ordered}
+    top = (
+        f'<section class="card verdict">{headline(rows, asked)}<div class="picture">{picture(rows, asked)}</div>'
+        "</section>"
+    )
+    return page(title, [runs[name] for name in ordered], top, " ".join(silent))
 
 
 def page_of_cards(paths: Sequence[Path], title: str) -> str:
@@ -61,22 +100,11 @@ def page_of_cards(paths: Sequence[Path], title: str) -> str:
         row = row_of(card.mechanism, card.delta, card.claim, name)
         runs.append(Run(row, points_of(card.mechanism, row), statement))
     warnings = [f"Warning: {sentence}." for sentence in shared_runs(cards)]
-    return page(title, runs, note=" ".join(warnings))
-
-
-def note_of(rows: Sequence[Row], silent: Iterable[str] = ()) -> str:
-    """What the table means, and which samplers had no answer."""
-    by_name = {"balls-and-bins" if row.name.startswith("balls-and-bins") else row.name: row for row in rows}
-    words = list(silent)
-    if {"balls-and-bins", "Poisson", "shuffle"} <= set(by_name):
-        answers = {name: row.bound for name, row in by_name.items()}
-        words.insert(0, meaning(answers, rows[0].delta))
-    return " ".join(words)
-
-
-def _answers(mechanism: Mechanism, delta: float) -> tuple[Row, Points]:
-    row = row_of(mechanism, delta)
-    return row, points_of(mechanism, row)
+    each = "".join(
+        f'<div class="card headline">{_title(run.row.name) if len(runs) > 1 else ""}{_number(run.row)}</div>'
+        for run in runs
+    )
+    return page(title, runs, f'<div class="headlines">{each}</div>', " ".join(warnings))
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -85,83 +113,248 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return [path.stem if stems.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}" for path in paths]
 
 
-def page(title: str, runs: Sequence[Run], note: str = "") -> str:
-    """The whole file."""
-    inks = [markup.ink_of(run.row.name, position) for position, run in enumerate(runs)]
-    published = [run for run in runs if run.statement is not None]
+# ---- the answer in a few words, and the picture beside it
+
+
+def headline(rows: Mapping[SamplerName, Row], asked: SamplerName | None) -> str:
+    """The number that was asked for, and for which batches; all of them for somebody who does not know."""
+    if asked is not None:
+        return (
+            f'<div class="headline">{_title(f"With {WAYS[asked]}, this run has")}{_number(rows[asked])}</div>'
+        )
+    low, high = (
+        min(float(row.lower) for row in rows.values()),
+        max(float(row.upper) for row in rows.values()),
+    )
+    delta = next(iter(rows.values())).delta
+    return (
+        f'<div class="headline">{_title("Depending on how batches are drawn, this run has")}'
+        f'<p class="epsilon"><span class="symbol">ε</span> '
+        f"<output>{down(low, _DIGITS)} … {up(high, _DIGITS)}</output></p>"
+        f'<p class="given">at δ = {stated(delta)}. Find out how they are drawn before you state an ε.</p></div>'
+    )
+
+
+def _title(text: str) -> str:
+    return f"<h2>{escape(text)}</h2>"
+
+
+def _number(row: Row) -> str:
+    """An upper bound, which is what may be claimed, and how far below it the truth can be."""
+    known = how(row.bound)
+    least = "" if _is_close(row) else f"and at least {down(row.lower, _DIGITS)}, "
+    known = f"at δ = {stated(row.delta)}" + ("" if known == "bounds" else f" · {known}")
+    return (
+        f'<p class="epsilon"><span class="symbol">ε ≤</span> <output>{up(row.upper, _DIGITS)}</output></p>'
+        f'<p class="given">{least}{escape(known)}</p>'
+        f'<p class="run">{escape(row.run)}</p>'
+    )
+
+
+def _is_close(row: Row) -> bool:
+    """Whether two bounds are one number to a reader."""
+    return math.isfinite(row.upper) and row.upper - row.lower <= 0.5 * 10.0**-_DIGITS * abs(row.upper)
+
+
+def _interval(row: Row) -> str:
+    """Both ends, or one where they agree to the digits shown."""
+    upper = up(row.upper, _DIGITS)
+    return f"≤ {upper}" if _is_close(row) else f"{down(row.lower, _DIGITS)} … {upper}"
+
+
+def picture(rows: Mapping[SamplerName, Row], asked: SamplerName | None) -> str:
+    """What is claimed against what is true, as bars under one sentence; nothing where one of them is missing."""
+    own = asked if asked in (SamplerName.SHUFFLE, SamplerName.DETERMINISTIC) else SamplerName.SHUFFLE
+    shown = {
+        SamplerName.POISSON: "reported, if accounted as Poisson",
+        own: f"true of {WAYS[own]}",
+        SamplerName.BALLS_AND_BINS: "with balls-and-bins batches",
+    }
+    if not set(shown) <= set(rows):
+        return ""
+    ends = [end for name in shown for end in (rows[name].lower, rows[name].upper) if math.isfinite(end)]
+    scale = max(ends, default=0.0) or 1.0
+    bars = "".join(_bar(rows[name], label, scale, yours=name is asked) for name, label in shown.items())
+    return f'<p class="message">{escape(verdict(rows, own, asked))}</p><div class="bars">{bars}</div>'
+
+
+def _bar(row: Row, label: str, scale: float, *, yours: bool) -> str:
+    """Solid up to what is proved from below, pale up to what is proved from above."""
+    ink = ink_of(row.name, 0)
+    least, most = (100.0 * min(end, scale) / scale for end in (row.lower, row.upper))
+    own = ' <span class="yours">your batches</span>' if yours else ""
+    # solid from the left; the least bar is still a bar
+    return (
+        f'<div class="bar"><span class="label">{escape(label)}{own}</span>'
+        f'<svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="track" width="100" height="10"/>'
+        f'<rect width="{max(most, 0.4):.2f}" height="10" fill="var(--ink-{ink})" fill-opacity="0.3"/>'
+        f'<rect width="{max(least, 0.4):.2f}" height="10" fill="var(--ink-{ink})"/></svg>'
+        f'<span class="number">ε {escape(_interval(row))}</span></div>'
+    )
+
+
+def verdict(rows: Mapping[SamplerName, Row], own: SamplerName, asked: SamplerName | None) -> str:
+    """The point of the picture in one sentence."""
+    claim, truth, bins = rows[SamplerName.POISSON], rows[own], rows[SamplerName.BALLS_AND_BINS]
+    if not math.isfinite(bins.upper):
+        return "With so little noise no way to draw batches protects anybody."
+    if truth.lower <= claim.upper:
+        return (
+            f"A report of ε ≤ {up(claim.upper, _DIGITS)} is not refuted here, but for {WAYS[own]} only "
+            f"ε ≤ {up(truth.upper, _DIGITS)} is proved."
+        )
+    least = down(truth.lower, _DIGITS)
+    if asked is SamplerName.BALLS_AND_BINS:
+        most = up(bins.upper, _DIGITS)
+        return f"Your batches have ε ≤ {most}. If you shuffled instead, ε would be at least {least}."
+    if asked is SamplerName.POISSON:
+        return (
+            f"ε ≤ {up(claim.upper, _DIGITS)} is true only if a coin is tossed for every example and batch. "
+            f"Shuffled batches have at least {least}."
+        )
+    factor = truth.lower / claim.upper if claim.upper > 0 else math.inf
+    often = f": {down(factor, 2)} times as much" if _WORSE <= factor < math.inf else ""
+    report = f"a report of ε ≤ {up(claim.upper, _DIGITS)}"
+    if asked is None:
+        return f"If they are shuffled, {report} is false: the truth is at least {least}{often.replace(':', ',')}."
+    return f"{report.capitalize()} would be false. {WAYS[own].capitalize()} have at least {least}{often}."
+
+
+# ---- the table
+
+
+def asset(name: str) -> str:
+    """One of our own files."""
+    return (files("ballsbins.web") / "assets" / name).read_text(encoding="utf-8")
+
+
+def ink_of(name: str, position: int) -> int:
+    """The number of the colour and dash of a run: that of its sampler, in every picture, or the next one."""
+    return _INK_OF.get(name, position % INKS)
+
+
+def _swatch(ink: int) -> str:
+    """A piece of the line, to tell which one is meant."""
+    dash = " ".join(map(str, DASHES[ink]))
+    return (
+        f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" '
+        f'stroke="var(--ink-{ink})" stroke-dasharray="{dash}"/></svg>'
+    )
+
+
+def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
+    """A line of the table of runs, with its δ where not all have the same."""
+    at = f"at δ = {stated(row.delta)}, " if delta else ""
+    return (
+        f'<th scope="row">{_swatch(ink)}<span>{escape(row.name)}</span></th>'
+        f'<td class="number">{escape(_interval(row))}</td>'
+        f'<td class="method">{at}{escape(how(row.bound))}</td>'
+    )
+
+
+def silent_html(name: str, reason: str) -> str:
+    """A line of the table for a sampler that has no answer."""
+    return (
+        f'<th scope="row">{_swatch(ink_of(name, 0))}<span>{escape(name)}</span></th>'
+        f'<td class="silent" colspan="2">{escape(reason)}</td>'
+    )
+
+
+def calibrated_html(found: Calibrated, way: str) -> str:
+    """The noise that a target needs."""
+    return (
+        f'<p class="epsilon"><span class="symbol">σ =</span> <output>{up(found.noise_multiplier, 5)}</output></p>'
+        f'<p class="given">is the least noise for ε ≤ {stated(found.target)} at δ = {stated(found.delta)}, '
+        f"with {escape(way)}</p>"
+    )
+
+
+def statement_html(statement: Statement) -> str:
+    """The statement, with its sections under headings."""
+    parts = [f'<p class="claim">{escape(statement.headline)}</p>']
+    for section in statement.sections:
+        items = "".join(
+            f"<div><dt>{escape(item.label)}</dt><dd>{_code(escape(item.text))}</dd></div>"
+            for item in section.items
+        )
+        parts.append(f"<section><h3>{escape(section.title)}</h3><dl>{items}</dl></section>")
+    return "".join(parts)
+
+
+def _code(text: str) -> str:
+    """What stands between backticks is to be typed."""
+    parts = text.split("`")
+    return "".join(f"<code>{part}</code>" if odd % 2 else part for odd, part in enumerate(parts))
+
+
+# ---- the file
+
+
+def page(title: str, runs: Sequence[Run], top: str, note: str = "") -> str:
+    """The whole file: what stands on top, then table, curves and statements."""
+    inks = [ink_of(run.row.name, position) for position, run in enumerate(runs)]
+    published = [(run.row.name, run.statement) for run in runs if run.statement is not None]
     several = len(published) > 1
     deltas = sorted({run.row.delta for run in runs})
     rows = "".join(
-        f"<tr>{markup.row_html(run.row, ink, delta=len(deltas) > 1)}</tr>"
+        f"<tr>{row_html(run.row, ink, delta=len(deltas) > 1)}</tr>"
         for run, ink in zip(runs, inks, strict=True)
     )
     data = {
         "curves": [
-            curve_data(run.row, run.points, ink, position)
+            curve_data(run.row, run.points, ink, position, main=run.statement is not None)
             for position, (run, ink) in enumerate(zip(runs, inks, strict=True))
         ],
         "delta": deltas[0],
         "statements": [
-            {"markdown": run.statement.markdown(), "text": run.statement.text()}
-            for run in published
-            if run.statement is not None
+            {"markdown": statement.markdown(), "text": statement.text()} for _, statement in published
         ],
     }
-    scripts = [
-        markup.bokeh_library(),
-        markup.asset("chart.js"),
-        markup.asset("copy.js"),
-        markup.asset("page.js"),
-    ]
-    return Template(markup.asset("page.html")).substitute(
+    scripts = [asset(name) for name in ("chart.js", "copy.js", "page.js")]
+    style = asset("style.css")
+    return Template(asset("page.html")).substitute(
         title=escape(title),
-        policy=_policy(scripts),
-        style=markup.asset("style.css"),
-        headlines="".join(_headline(run, several) for run in published),
+        policy=_policy(scripts, style),
+        style=style,
+        top=top,
         delta=" and ".join(map(stated, deltas)),
         rows=rows,
         compared="" if several else " compared",
         note=escape(note),
-        statements="".join(_statement(run, position, several) for position, run in enumerate(published)),
-        figure=script_json(json.loads(markup.figure_json(inks))),
+        statements="".join(
+            _statement(statement, f"Privacy statement: {name}" if several else "Privacy statement", position)
+            for position, (name, statement) in enumerate(published)
+        ),
         data=script_json(data),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
 
 
-def curve_data(row: Row, points: Points, ink: int, position: int) -> dict[str, Any]:
+def curve_data(row: Row, points: Points, ink: int, position: int, *, main: bool) -> dict[str, Any]:
     """A curve as assets/chart.js wants it; no lower line where it cannot be told from the upper one."""
     apart = [low < high * (1.0 - _CLOSE) for low, high in zip(points.lower, points.upper, strict=True)]
-    wide = any(apart)
     return {
         "position": position,
+        "main": main,
         "ink": ink,
-        "dash": list(markup.DASHES[ink]),
+        "dash": list(DASHES[ink]),
         "name": row.name,
         "answer": row.upper if math.isfinite(row.upper) else None,
         "delta": row.delta,
         "epsilon": points.epsilon,
-        "lower": points.lower if wide else [],
+        "lower": points.lower if any(apart) else [],
         "upper": points.upper,
-        # δ at most so much at an ε rounded up is still true
-        "at": [up(value, 4) for value in points.epsilon],
         "at_most": [up(value, 3) for value in points.upper],
     }
 
 
-def _headline(run: Run, several: bool) -> str:
-    name = f"<h2>{escape(run.row.name)}</h2>" if several else ""
-    return f'<div class="card headline">{name}{markup.headline_html(run.row)}</div>'
-
-
-def _statement(run: Run, position: int, several: bool) -> str:
-    assert run.statement is not None
-    name = f"Privacy statement: {run.row.name}" if several else "Privacy statement"
+def _statement(statement: Statement, title: str, position: int) -> str:
     return (
-        f'<article class="card statement" data-statement="{position}"><header><h2>{escape(name)}</h2>'
+        f'<article class="card statement" data-statement="{position}"><header>{_title(title)}'
         f'<div class="actions"><button type="button" data-copy="markdown">Copy Markdown</button>'
         f'<button type="button" data-copy="text">Copy text</button></div></header>'
-        f"{markup.statement_html(run.statement)}</article>"
+        f"{statement_html(statement)}</article>"
     )
 
 
@@ -171,13 +364,13 @@ def script_json(data: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """A policy under which these scripts run and no others, and nothing is fetched from anywhere."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
+def _policy(scripts: Sequence[str], style: str) -> str:
+    """A policy under which these scripts and this style are used and no others, and nothing is fetched."""
+
+    def hashed(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {' '.join(map(hashed, scripts))}; style-src {hashed(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )

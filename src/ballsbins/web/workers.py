@@ -28,13 +28,17 @@ _PRELOADED = (
     "ballsbins.web.workers",
 )
 MEMORY = 4 * 2**30  # bytes that one worker may reserve
+# The signal of a timer that runs while a process does; its default is to end the process. Not on Windows.
+_TIMER = getattr(signal, "SIGPROF", None)
+_PATIENCE = 30  # times the processor time: work that waits for ever is ended after that long by the clock
+_FAREWELL = 5.0  # seconds until a process whose pipe is closed has left its exit code
 
 Work = Callable[..., Iterator[Any]]
 Inbox = asyncio.Queue[tuple[str, Any]]
 
 
 class TooLongError(BallsBinsError):
-    """Work that was stopped because it took too long."""
+    """Work that was stopped because it used up its processor time."""
 
 
 class DiedError(BallsBinsError):
@@ -42,7 +46,10 @@ class DiedError(BallsBinsError):
 
 
 class Workers:
-    """At most `count` pieces of work at once, each for at most `seconds`; others wait for their turn."""
+    """At most `count` pieces of work at once, each for at most `seconds` of processor time; others wait their turn.
+
+    A busy machine makes answers late, but takes none away: time in which a process does not run is not counted.
+    """
 
     def __init__(self, count: int, seconds: float, *, urgent: bool) -> None:
         """Start no process yet. What is not urgent leaves the processor to what is."""
@@ -61,8 +68,8 @@ class Workers:
         """What `work(*arguments)` yields, one by one; whoever leaves early has the rest ended."""
         await self._turn.acquire()
         worker = self._idle.pop() if self._idle else _Worker(self._urgent)
-        inbox = worker.begin(work, arguments)
-        deadline = asyncio.get_running_loop().time() + self.seconds
+        inbox = worker.begin(work, arguments, self.seconds)
+        deadline = asyncio.get_running_loop().time() + _PATIENCE * self.seconds
         state = "left"
         try:
             while True:
@@ -76,10 +83,7 @@ class Workers:
                 yield content
         except TimeoutError:
             state = "late"
-            raise TooLongError(
-                f"This takes more than the {self.seconds:g} seconds that the page spends on one question. "
-                "Ask for fewer epochs or a larger delta, or ask the command line, which has no limit."
-            ) from None
+            raise worker.too_long from None
         finally:
             if state == "left" and self._urgent:  # it is soon done: cheaper than another process
                 task = asyncio.create_task(self._outlast(worker, inbox, deadline))
@@ -133,25 +137,38 @@ class _Worker:
         self._process.start()
         theirs.close()
 
-    def begin(self, work: Work, arguments: tuple[Any, ...]) -> Inbox:
+    def begin(self, work: Work, arguments: tuple[Any, ...], seconds: float) -> Inbox:
         """Have it done; what comes of it arrives in the inbox, last an "end", an "error" or that it "died"."""
         loop = asyncio.get_running_loop()
         inbox: Inbox = asyncio.Queue()
-        self._pipe.send((work, arguments))
+        self.too_long = TooLongError(
+            f"This takes more than the {seconds:g} seconds of processor time that the page spends on one answer. "
+            "Ask for fewer epochs or a larger δ, or ask the command line, which has no limit."
+        )
+        self._pipe.send((work, arguments, seconds))
 
         def read() -> None:
             state = "result"
             while state == "result":
                 try:
                     state, content = self._pipe.recv()
-                except (EOFError, OSError):  # killed, by us or by a system that is short of memory
-                    words = "The computation ended before its answer; ask for something smaller."
-                    state, content = "died", DiedError(words)
+                except (
+                    EOFError,
+                    OSError,
+                ):  # killed, by us, by its timer or by a system that is short of memory
+                    state, content = "died", self._reason()
                 with suppress(RuntimeError):  # the loop has ended, and with it all who waited
                     loop.call_soon_threadsafe(inbox.put_nowait, (state, content))
 
         threading.Thread(target=read, daemon=True).start()
         return inbox
+
+    def _reason(self) -> BallsBinsError:
+        """Why the process ended, as its parent sees it."""
+        self._process.join(_FAREWELL)
+        if _TIMER is not None and self._process.exitcode == -_TIMER:
+            return self.too_long
+        return DiedError("The computation ended before its answer; ask for something smaller.")
 
     def kill(self) -> None:
         """End the process now; a thread that waits for it is woken by the closing pipe."""
@@ -173,7 +190,8 @@ def _serve(pipe: Connection, urgent: bool) -> None:
     warm_up()
     with suppress(EOFError, OSError):  # the server has gone
         while True:
-            work, arguments = pipe.recv()
+            work, arguments, seconds = pipe.recv()
+            _allow(seconds)
             try:
                 for result in work(*arguments):
                     pipe.send(("result", result))
@@ -190,3 +208,11 @@ def _serve(pipe: Connection, urgent: bool) -> None:
                         BallsBinsError(f"This failed within ballsbins ({type(error).__name__}: {error})"),
                     )
                 )
+            finally:
+                _allow(0.0)
+
+
+def _allow(seconds: float) -> None:
+    """Let this process use that much processor time from now on, or any amount if it is 0."""
+    if _TIMER is not None:
+        signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -2,9 +2,21 @@
 "use strict";
 
 const byId = (id) => document.getElementById(id);
-const defaults = JSON.parse(byId("defaults").textContent);
+const { fields: defaults, presets } = JSON.parse(byId("defaults").textContent);
 const knobs = new Map(); // field name → {field, slider, error, knob}
-const SAMPLERS = ["balls-and-bins", "poisson", "shuffle", "deterministic"];
+const SAMPLERS = ["balls-and-bins", "poisson", "shuffle", "deterministic"]; // as in the table and the chart
+const VARYING = ["balls-and-bins", "poisson", "unknown"]; // batches whose sizes vary, so that large ones can be cut
+// every place that holds a part of an answer, with what stands there when the question has no such part
+const EMPTY = {
+  headline: '<p class="none">no answer</p>',
+  picture: "",
+  calibration: '<p class="given">State a target ε to have σ found.</p>',
+  chart: null, // curves come and go one by one
+  statement: '<p class="waiting">There is nothing to state.</p>',
+  brief: "",
+  "no-curve": "",
+  ...Object.fromEntries(SAMPLERS.map((name) => [`row-${name}`, `<th scope="row">${name}</th><td class="number waiting">–</td>`])),
+};
 const PATIENCE = 800; // milliseconds that a first answer may take before a newer question replaces it
 let statement = null;
 
@@ -32,10 +44,12 @@ function build() {
     slider.addEventListener("input", () => {
       field.value = fromSlider(knob, Number(slider.value) / slider.max);
       slider.setAttribute("aria-valuetext", field.value);
+      byId("preset").value = "";
       ask();
     });
     field.addEventListener("input", () => {
       place(name);
+      byId("preset").value = "";
       ask();
     });
   }
@@ -49,11 +63,6 @@ function fromSlider({ dataset }, position) {
     return String(Math.round(Number(value.toPrecision(digits))));
   }
   return brief(Number(value.toPrecision(Number(dataset.digits))));
-}
-
-// 1e-6 and not 0.000001, 0.6 and not 6e-1
-function brief(value) {
-  return value < 1e-3 ? value.toExponential() : String(value);
 }
 
 // put the slider where the field's number is
@@ -77,14 +86,14 @@ function choose(name, value) {
 // ---- the address holds the question
 
 function query() {
-  const by = chosen("by");
-  const parameters = new URLSearchParams();
+  const [by, sampler] = [chosen("by"), chosen("sampler")];
+  const parameters = new URLSearchParams({ sampler });
   for (const [name, { field }] of knobs) {
     if ((name === "batch-size" || name === "steps") && name !== by) continue;
-    if (name === "max-batch-size" && !byId("truncate").checked) continue;
+    if (name === "max-batch-size" && !(byId("truncate").checked && VARYING.includes(sampler))) continue;
     if (field.value.trim()) parameters.set(name, field.value.trim());
   }
-  if (chosen("fixed-bins")) parameters.set("fixed-bins", "1");
+  if (chosen("fixed-bins") && sampler === "balls-and-bins") parameters.set("fixed-bins", "1");
   return parameters;
 }
 
@@ -92,27 +101,46 @@ function restore() {
   const given = new URLSearchParams(location.search);
   const fresh = [...given.keys()].length === 0;
   const empty = fresh ? [] : given.get("steps") ? ["epsilon", "examples"] : ["epsilon"]; // what may be left out
-  for (const [name, { field }] of knobs) {
-    field.value = given.get(name) || (empty.includes(name) ? "" : defaults[name]);
-    place(name);
-  }
+  for (const name of knobs.keys()) set(name, given.get(name) || (empty.includes(name) ? "" : defaults[name]));
+  choose("sampler", defaults.sampler);
+  choose("sampler", given.get("sampler"));
   choose("by", given.get("steps") ? "steps" : "batch-size");
   choose("fixed-bins", given.get("fixed-bins") === "1" ? "1" : "");
   byId("truncate").checked = Boolean(given.get("max-batch-size"));
+  byId("preset").value = fresh ? Object.keys(presets)[0] : "";
   arrange();
 }
 
+function set(name, text) {
+  knobs.get(name).field.value = text;
+  place(name);
+}
+
+// show what the chosen way to draw batches can have
 function arrange() {
-  const by = chosen("by");
+  const [by, sampler] = [chosen("by"), chosen("sampler")];
   knobs.get("batch-size").knob.hidden = by !== "batch-size";
   knobs.get("steps").knob.hidden = by !== "steps";
   knobs.get("examples").field.placeholder = by === "steps" ? "optional" : "";
-  knobs.get("max-batch-size").knob.hidden = !byId("truncate").checked;
+  byId("bins").hidden = sampler !== "balls-and-bins";
+  byId("limit").hidden = !VARYING.includes(sampler);
+  knobs.get("max-batch-size").knob.hidden = byId("limit").hidden || !byId("truncate").checked;
+}
+
+function preset() {
+  const fields = presets[byId("preset").value];
+  if (!fields) return;
+  for (const [name, text] of Object.entries(fields)) set(name, text);
+  choose("by", "batch-size");
+  choose("fixed-bins", "");
+  byId("truncate").checked = false;
+  arrange();
+  ask();
 }
 
 // ---- asking
 
-// {controller, since, first: whether number and curve of balls-and-bins are there, fresh: what else is}
+// {controller, since, first: whether the number that was asked for is there, fresh: the places that answer already}
 let asking = null;
 let later = null;
 let remembering = null;
@@ -143,11 +171,10 @@ async function answer(mine, parameters) {
     const response = await fetch(`answer?${parameters}`, { signal: mine.controller.signal });
     if (!response.ok) {
       const text = await response.text();
+      if (mine !== asking) return;
       clearErrors();
       complain(wrong(text));
-      wait(mine); // what is shown answers another question
-      offer(false);
-      finish(mine, "error");
+      refused(mine);
       return;
     }
     clearErrors();
@@ -155,11 +182,11 @@ async function answer(mine, parameters) {
       if (mine !== asking) return;
       receive(event, mine);
     }
-    finish(mine, "ready");
+    if (mine === asking) complete(mine);
   } catch (error) {
     if (error.name === "AbortError" || mine !== asking) return;
     complain({ message: "The server does not answer. Is `ballsbins serve` still running?" });
-    finish(mine, "error");
+    refused(mine);
   } finally {
     clearTimeout(slow);
   }
@@ -188,16 +215,34 @@ async function* lines(body) {
 // fade what does not answer the question that is being asked
 function wait(mine) {
   byId("busy").classList.add("on");
-  const places = ["headline", "calibration", "chart", "statement", "note", ...SAMPLERS.map((name) => `row-${name}`)];
-  places.filter((id) => !mine.fresh.has(id)).forEach((id) => byId(id).classList.add("stale"));
+  Object.keys(EMPTY).filter((id) => !mine.fresh.has(id)).forEach((id) => byId(id).classList.add("stale"));
 }
 
-function finish(mine, state) {
-  if (mine !== asking) return;
-  mine.first = true;
+// nothing is answered: what is on the page belongs to an earlier question, and says so
+function refused(mine) {
+  wait(mine);
+  offer(false);
+  byId("warning").hidden = true;
+  byId("command").textContent = "";
+  byId("derived").textContent = "";
+  if (byId("problem").hidden) announce("No answer yet: correct the field marked in red. What is faded answers an earlier question.");
+  if (mine === asking) finish("error");
+}
+
+// everything is answered: what no part of the answer has filled is emptied, so that nothing old is left
+function complete(mine) {
+  for (const [id, html] of Object.entries(EMPTY)) {
+    if (!mine.fresh.has(id) && html !== null) fill(id, html);
+  }
+  SAMPLERS.forEach((_, position) => mine.fresh.has(`curve-${position}`) || chart.drop(position));
+  byId("chart").classList.remove("stale");
+  finish("ready");
+}
+
+function finish(state) {
+  asking.first = true;
   byId("busy").classList.remove("on");
   document.documentElement.dataset.state = state;
-  if (state === "ready") document.querySelectorAll(".stale").forEach((element) => element.classList.remove("stale"));
 }
 
 // what can be copied or used is what was answered last
@@ -220,24 +265,32 @@ function receive(event, mine) {
     run() {
       byId("command").textContent = event.command;
       byId("derived").textContent = `${event.steps.toLocaleString("en")} steps per epoch`;
+      const limit = event.max_batch_size;
+      byId("chosen-limit").textContent = limit ? `batches of at most ${limit.toLocaleString("en")}` : "";
+      byId("warning").textContent = event.warning ?? "";
+      byId("warning").hidden = !event.warning;
       offer(false);
-      if (!query().has("epsilon")) fill("calibration", '<p class="given">State a target ε to have σ found.</p>');
     },
     row() {
       fill(`row-${event.part}`, event.html);
-      if (event.headline) {
-        fill("headline", event.headline);
-        document.documentElement.dataset.latency = Math.round(performance.now() - mine.since);
-      }
+    },
+    headline() {
+      fill("headline", event.html);
+      fill("brief", byId("headline").querySelector(".epsilon").innerHTML.replaceAll("output", "span"));
+      mine.first = true;
+      document.documentElement.dataset.latency = Math.round(performance.now() - mine.since);
+    },
+    picture() {
+      fill("picture", event.html);
     },
     curve() {
       chart.put(event, event.delta);
-      if (event.position === 0) mine.first = true;
+      mine.fresh.add(`curve-${event.position}`);
       refresh("chart");
     },
-    note() {
-      byId("note").textContent = event.text;
-      refresh("note");
+    "no-curve"() {
+      fill("no-curve", ""); // its text is set as text
+      byId("no-curve").textContent = event.message;
     },
     calibration() {
       fill("calibration", event.html);
@@ -251,25 +304,21 @@ function receive(event, mine) {
     },
     error() {
       if (event.html) fill(`row-${event.part}`, event.html);
-      if (event.part === "balls-and-bins") {
-        fill("headline", '<p class="none">no answer</p>');
-        fill("statement", '<p class="waiting">There is nothing to state.</p>');
-        chart.drop(0);
-        mine.first = true;
-      }
-      if (event.part === "statement") fill("statement", '<p class="waiting">There is nothing to state.</p>');
-      if (event.part === "calibration") fill("calibration", '<p class="none">no answer</p>');
-      if (event.part === "shuffle" || event.part === "poisson") {
-        byId("note").textContent = "";
-        chart.drop(SAMPLERS.indexOf(event.part));
-        return; // it stands in the table
-      }
-      const field = event.field ?? (event.part === "calibration" ? "epsilon" : null);
-      complain({ field, message: event.message });
+      if (event.main) explain("headline", event.message);
+      if (event.part === "calibration" || event.part === "statement") explain(event.part, event.message);
+      if (event.main) mine.first = true;
+      // only an input that the error names is painted red
+      if (event.field && (event.main || event.part === "calibration")) complain(event);
     },
     end() {},
   };
   handlers[event.kind]();
+}
+
+// "no answer" with its reason, in the place of the answer
+function explain(id, message) {
+  fill(id, '<p class="none">no answer</p><p class="given"></p>');
+  byId(id).querySelector(".given").textContent = message;
 }
 
 // ---- errors, beside the field that they are about
@@ -286,13 +335,14 @@ function complain({ field, message }) {
   }
   const place_ = field && byId(`${field}-error`);
   const knob = knobs.get(field)?.knob;
-  if (!place_ || knob?.hidden) {
-    byId("problem").textContent = message;
-    byId("problem").hidden = false;
-    return;
-  }
+  if (!place_ || knob?.hidden) return announce(message);
   if (!place_.textContent) place_.textContent = message;
   knobs.get(field)?.field.setAttribute("aria-invalid", "true");
+}
+
+function announce(message) {
+  byId("problem").textContent = message;
+  byId("problem").hidden = false;
 }
 
 // ---- buttons
@@ -317,29 +367,17 @@ async function exportPage() {
   }
 }
 
-function suggestLargest() {
-  const { field } = knobs.get("max-batch-size");
-  if (field.value) return;
-  const [n, b, steps] = ["examples", "batch-size", "steps"].map((name) => Number(knobs.get(name).field.value));
-  const size = chosen("by") === "steps" ? n / steps : b;
-  // eight standard deviations above the mean are hardly ever passed
-  if (size > 0 && Number.isFinite(size)) field.value = String(Math.ceil(size + 8 * Math.sqrt(size)));
-  place("max-batch-size");
-}
-
 build();
 restore();
-for (const name of ["by", "fixed-bins"]) {
+for (const name of ["sampler", "by", "fixed-bins"]) {
   document.querySelectorAll(`input[name="${name}"]`).forEach((radio) =>
     radio.addEventListener("change", () => {
       if (name === "by" && radio.value === "steps" && !knobs.get("steps").field.value) {
         const [n, b] = ["examples", "batch-size"].map((field) => Number(knobs.get(field).field.value));
-        knobs.get("steps").field.value = String(Math.ceil(n / b) || 1000);
-        place("steps");
+        set("steps", String(Math.ceil(n / b) || 1000));
       }
       if (name === "by" && radio.value === "batch-size" && !knobs.get("examples").field.value) {
-        knobs.get("examples").field.value = defaults.examples;
-        place("examples");
+        set("examples", defaults.examples);
       }
       arrange();
       ask();
@@ -350,15 +388,16 @@ document.querySelectorAll('input[name="range"]').forEach((radio) =>
   radio.addEventListener("change", () => chart.closer(chosen("range") === "close")),
 );
 byId("truncate").addEventListener("change", () => {
-  if (byId("truncate").checked) suggestLargest();
+  if (!knobs.get("max-batch-size").field.value) set("max-batch-size", "auto"); // the server finds one that it accepts
   arrange();
   ask();
 });
 byId("use").addEventListener("click", () => {
-  knobs.get("noise-multiplier").field.value = byId("use").dataset.value;
-  place("noise-multiplier");
+  set("noise-multiplier", byId("use").dataset.value);
+  byId("preset").value = "";
   ask();
 });
+byId("preset").addEventListener("change", preset);
 byId("share").addEventListener("click", () => copyText(new URL(`?${query()}`, location.href).href, byId("share")));
 byId("export").addEventListener("click", exportPage);
 for (const kind of ["markdown", "text"]) {
@@ -369,7 +408,11 @@ addEventListener("popstate", () => {
   restore();
   ask();
 });
-ask();
-chart.draw(JSON.parse(byId("figure").textContent), byId("chart")).then(() => {
-  document.documentElement.dataset.drawn = "yes";
+chart.mount(byId("chart"), (delta) => {
+  set("delta", brief(delta));
+  byId("preset").value = "";
+  ask();
 });
+for (const [id, html] of Object.entries(EMPTY)) if (id.startsWith("row-")) byId(id).innerHTML = html;
+document.documentElement.dataset.drawn = "yes";
+ask();
