@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -64,8 +65,9 @@ def test_it_says_what_the_accountant_says(page):
     statement = run.statement(1e-6)
     assert statement.headline in page
     assert Elements(page).data["data"]["statements"] == [
-        {"markdown": statement.markdown(), "text": statement.text()}
+        {"sentence": statement.sentence, "markdown": statement.markdown(), "text": statement.text()}
     ]
+    assert escape(statement.plain) in page
 
 
 def test_it_needs_nothing_else(page):
@@ -130,7 +132,7 @@ def test_names_cannot_become_markup(tmp_path):
     [
         (("-s", 0.7, "-T", 100), "--delta is None"),
         (("-T", 100, "-d", 1e-6), "--noise-multiplier is None"),
-        (("-s", 0, "-T", 100, "-d", 1e-6), r"noise_multiplier is 0\.0"),
+        (("-s", 0, "-T", 100, "-d", 1e-6), r"--noise-multiplier is 0\.0"),
         (("--from", "card.json", "-d", 1e-6), "--delta is 1e-06, but must be left out with --from"),
         (("--from", "card.json", "-E", 2), "--epochs is 2"),
         (("--from", "nowhere.json"), "nowhere.json"),

@@ -61,7 +61,7 @@ def page(
         text = pages.page_of_mechanism(run.mechanism(), delta, title, examples=run.examples, alone=alone)
     write_text(out, text)
     typer.echo(
-        f"Wrote {out}, {len(text.encode()) / 1e6:.1f} MB: open it in any browser, no server or network needed."
+        f"Wrote {out}, {len(text.encode()) / 1e3:.0f} kB: open it in any browser, no server or network needed."
     )
 
 

@@ -12,7 +12,7 @@ from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card, Statement
-from ballsbins.report.numbers import describe, stated
+from ballsbins.report.numbers import describe
 from ballsbins.samplers import BallsAndBins, Sampler
 
 POINTS = 48  # of a curve; the eye sees no more on a picture this wide
@@ -102,16 +102,6 @@ def calibrated(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> I
 def statement_of(mechanism: Mechanism, delta: float, num_examples: int | None) -> Iterator[Statement]:
     """The statement of a run that is still to be made."""
     yield Card(mechanism, delta, num_examples=num_examples).statement()
-
-
-def warning_of(delta: float, num_examples: int | None) -> str | None:
-    """What is wrong with a δ of 1/n or more, where n is known; None if nothing is."""
-    if num_examples is None or delta * num_examples < 1.0:
-        return None
-    return (
-        f"δ = {stated(delta)} is not below 1/n for n = {num_examples:,}: a program that publishes one example picked "
-        "at random, whole, has such a δ and ε = 0. Ask for a δ well below 1/n."
-    )
 
 
 def warm_up() -> None:

@@ -24,7 +24,7 @@ from ballsbins.ask import SamplerName
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report import Statement
-from ballsbins.report.numbers import up
+from ballsbins.report.numbers import too_large_delta, up
 from ballsbins.web import answers, page
 from ballsbins.web.answers import Calibrated, Points, Row
 from ballsbins.web.question import DEFAULTS, PRESETS, Question, field_of, question_from, worded
@@ -145,7 +145,7 @@ class Explorer:
                 steps=sampler.steps,
                 command=question.command,
                 max_batch_size=max((limit for limit in limits if limit is not None), default=None),
-                warning=answers.warning_of(question.delta, question.examples),
+                warning=too_large_delta(question.delta, question.examples),
             )
             rows: dict[SamplerName, Row] = {}
             async for name, result in self.results(question):
@@ -217,8 +217,7 @@ def _events(question: Question, rows: dict[SamplerName, Row], part: str, result:
         way = page.WAYS[asked or SamplerName.SHUFFLE]
         return [_line("calibration", html=page.calibrated_html(result, way), noise_multiplier=sigma)]
     assert isinstance(result, Statement)
-    copied = {"markdown": result.markdown(), "text": result.text()}
-    return [_line("statement", html=page.statement_html(result), **copied)]
+    return [_line("statement", html=page.statement_html(result), **page.copies_of(result))]
 
 
 def _line(kind: str, **content: Any) -> bytes:

@@ -272,7 +272,9 @@ def calibrated_html(found: Calibrated, way: str) -> str:
 
 def statement_html(statement: Statement) -> str:
     """The statement, with its sections under headings."""
-    parts = [f'<p class="claim">{escape(statement.headline)}</p>']
+    parts = [
+        f'<p class="claim">{escape(statement.headline)}</p><p class="plain">{escape(statement.plain)}</p>'
+    ]
     for section in statement.sections:
         items = "".join(
             f"<div><dt>{escape(item.label)}</dt><dd>{_code(escape(item.text))}</dd></div>"
@@ -280,6 +282,11 @@ def statement_html(statement: Statement) -> str:
         )
         parts.append(f"<section><h3>{escape(section.title)}</h3><dl>{items}</dl></section>")
     return "".join(parts)
+
+
+def copies_of(statement: Statement) -> dict[str, str]:
+    """What its buttons copy: a sentence for the body of a paper, or the whole."""
+    return {"sentence": statement.sentence, "markdown": statement.markdown(), "text": statement.text()}
 
 
 def _code(text: str) -> str:
@@ -307,9 +314,7 @@ def page(title: str, runs: Sequence[Run], top: str, note: str = "") -> str:
             for position, (run, ink) in enumerate(zip(runs, inks, strict=True))
         ],
         "delta": deltas[0],
-        "statements": [
-            {"markdown": statement.markdown(), "text": statement.text()} for _, statement in published
-        ],
+        "statements": [copies_of(statement) for _, statement in published],
     }
     scripts = [asset(name) for name in ("chart.js", "copy.js", "page.js")]
     style = asset("style.css")
@@ -352,7 +357,8 @@ def curve_data(row: Row, points: Points, ink: int, position: int, *, main: bool)
 def _statement(statement: Statement, title: str, position: int) -> str:
     return (
         f'<article class="card statement" data-statement="{position}"><header>{_title(title)}'
-        f'<div class="actions"><button type="button" data-copy="markdown">Copy Markdown</button>'
+        f'<div class="actions"><button type="button" data-copy="sentence">Copy sentence</button>'
+        f'<button type="button" data-copy="markdown">Copy Markdown</button>'
         f'<button type="button" data-copy="text">Copy text</button></div></header>'
         f"{statement_html(statement)}</article>"
     )

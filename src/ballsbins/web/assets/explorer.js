@@ -247,7 +247,7 @@ function finish(state) {
 
 // what can be copied or used is what was answered last
 function offer(yes, ...ids) {
-  for (const id of ids.length ? ids : ["use", "copy-markdown", "copy-text"]) byId(id).disabled = !yes;
+  for (const id of ids.length ? ids : ["use", "copy-sentence", "copy-markdown", "copy-text"]) byId(id).disabled = !yes;
 }
 
 function fill(id, html) {
@@ -300,7 +300,7 @@ function receive(event, mine) {
     statement() {
       statement = event;
       fill("statement", event.html);
-      offer(true, "copy-markdown", "copy-text");
+      offer(true, "copy-sentence", "copy-markdown", "copy-text");
     },
     error() {
       if (event.html) fill(`row-${event.part}`, event.html);
@@ -400,7 +400,7 @@ byId("use").addEventListener("click", () => {
 byId("preset").addEventListener("change", preset);
 byId("share").addEventListener("click", () => copyText(new URL(`?${query()}`, location.href).href, byId("share")));
 byId("export").addEventListener("click", exportPage);
-for (const kind of ["markdown", "text"]) {
+for (const kind of ["sentence", "markdown", "text"]) {
   byId(`copy-${kind}`).addEventListener("click", () => copyText(statement[kind], byId(`copy-${kind}`)));
 }
 byId("knobs").addEventListener("submit", (event) => event.preventDefault());
