@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ballsbins.errors import InvalidInputError
+
+
+def one_of(name: str, value: Any, known: Collection[str], *, advice: str) -> str:
+    """Return `value`, which must be one of some words."""
+    if not isinstance(value, str) or value not in known:
+        raise InvalidInputError(name, value, f"one of {', '.join(known)}", advice)
+    return value
+
+
+def instance(name: str, value: Any, kind: type, *, bound: str, advice: str) -> None:
+    """Refuse a value of another type than the one that `bound` names in words."""
+    if not isinstance(value, kind):
+        raise InvalidInputError(name, value, bound, advice)
+
+
+def reals(
+    name: str, value: Any, bound: str, allowed: Callable[[NDArray[np.float64]], Any], *, advice: str
+) -> NDArray[np.float64]:
+    """Return a number, or an array of any shape, as floats; text, bools and whatever is not allowed are refused."""
+    try:
+        given = np.asarray(value)
+        whole = given.dtype == object and all(type(part) is int for part in given.ravel())
+        if given.dtype.kind not in "iuf" and not whole:
+            raise TypeError
+        found = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):  # ragged lists, text, complex numbers, 10**400
+        raise InvalidInputError(name, value, bound, advice) from None
+    wrong = found[~(np.isfinite(found) & np.asarray(allowed(found)))]
+    if wrong.size:
+        raise InvalidInputError(name, float(wrong.flat[0]), bound, advice)
+    return found
 
 
 def mapping(name: str, value: Any, *, advice: str) -> Mapping[str, Any]:

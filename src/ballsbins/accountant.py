@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ballsbins import _check
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
-from ballsbins.accounting.one_epoch.renyi import renyi_divergence
+from ballsbins.accounting.one_epoch.renyi import MOST_ORDER, renyi_divergence
 from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, epsilon_at
 from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.accounting.truncated import least_max_batch_size
@@ -81,7 +82,7 @@ def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "aut
 
 
 def _curve(mechanism: Run, method: str | MonteCarlo) -> Curve:
-    if method == "auto":
+    if isinstance(method, str) and method == "auto":
         return mechanism.curve
     assert isinstance(mechanism, Mechanism)  # several runs have one method
     return curve_of(mechanism, method)
@@ -140,6 +141,10 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
     """The run as a PrivacyLossDistribution of dp_accounting."""
     from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
 
+    advice = "It is the distance of two losses on the grid of dp_accounting, such as 1e-4."
+    interval = _check.real("interval", interval, 0.0, 1.0, open_left=True, advice=advice)
+    advice = "True rounds losses up, for an upper bound on ε; False rounds them down."
+    _check.instance("pessimistic", pessimistic, bool, bound="True or False", advice=advice)
     if log_penalty(mechanism) is not None:
         advice = "Use Mechanism.epsilon, or ballsbins.dp_events.MechanismAccountant, which carry its penalty aside."
         raise InvalidInputError("max_batch_size", mechanism.sampler.max_batch_size, "None", advice)
@@ -162,6 +167,14 @@ def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
             "mechanism", mechanism, "whole epochs of BallsAndBins without max_batch_size", advice
         )
     sigma, epochs = mechanism.independent_epochs
+    bound, advice = (
+        f"numbers in (1, {MOST_ORDER}], one or more",
+        "Give a list of orders; common ones are 2 to 256.",
+    )
+    alphas = _check.reals("orders", orders, bound, lambda x: (x > 1.0) & (x <= MOST_ORDER), advice=advice)
+    if alphas.ndim != 1 or not alphas.size:
+        raise InvalidInputError("orders", orders, bound, advice)
+    orders = alphas.tolist()
     return {
         direction: epochs * renyi_divergence(sigma, sampler.steps, orders, direction)
         for direction in DIRECTIONS
@@ -169,19 +182,12 @@ def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
 
 
 def _points(name: str, given: Number, bound: str, allowed: Callable[[Array], Any]) -> Array:
-    try:
-        points = np.atleast_1d(np.asarray(given, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise InvalidInputError(name, given, bound, "Give a number or an array of numbers.") from None
-    wrong = points[~(np.isfinite(points) & np.asarray(allowed(points)))]
-    if wrong.size:
-        advice = {
-            "delta": "It is a probability; common choices are below 1 / number of examples.",
-            "epsilon": "Privacy losses beyond that mean nothing.",
-            "false_positive_rate": "It is the share of absent examples that the test calls present.",
-        }
-        raise InvalidInputError(name, float(wrong.flat[0]), bound, advice[name])
-    return points.ravel()
+    advice = {
+        "delta": "It is a probability; common choices are below 1 / number of examples.",
+        "epsilon": "Privacy losses beyond that mean nothing.",
+        "false_positive_rate": "It is the share of absent examples that the test calls present.",
+    }
+    return _check.reals(name, given, bound, allowed, advice=advice[name]).ravel()
 
 
 def _bound(

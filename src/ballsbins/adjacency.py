@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from ballsbins import accountant
+from ballsbins import _check, accountant
 from ballsbins.bound import Adjacency, Bound, Number
 from ballsbins.errors import BallsBinsError, InvalidInputError
 from ballsbins.mechanism import LEAST_NOISE, Mechanism
@@ -45,6 +45,7 @@ def epsilon_bound(
 def _answer(
     mechanism: Mechanism, zeroed: Bound, asked: Number, method: str | MonteCarlo, adjacency: Adjacency
 ) -> Bound:
+    _check.one_of("adjacency", adjacency, get_args(Adjacency), advice="Leave it out for zero-out.")
     if adjacency == zeroed.adjacency:
         return zeroed
     if _same(mechanism, method, adjacency):
@@ -54,9 +55,6 @@ def _answer(
 
 def _same(mechanism: Mechanism, method: str | MonteCarlo, adjacency: Adjacency) -> bool:
     """Whether the numbers are those of zero-out; an adjacency for which nothing is known is refused."""
-    if adjacency not in get_args(Adjacency):
-        known = f"one of {', '.join(get_args(Adjacency))}"
-        raise InvalidInputError("adjacency", adjacency, known, "Leave it out for zero-out.")
     if adjacency == "add-or-remove" and not mechanism.sampler.random_sizes:
         advice = (
             "One example more or less would shift others between batches; ask for zero-out or replace-one."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,7 +16,14 @@ from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at, largest_log
 from ballsbins.curves import LARGEST_SIGMA, LEAST_SIGMA, SingleRuns, curve_of
 from ballsbins.errors import InvalidInputError, UnreachableTargetError
 from ballsbins.largest_batch import PENALTY_SHARE, with_max_batch_size
-from ballsbins.mechanism import LEAST_NOISE, MOST_EPOCHS, MOST_NOISE, Mechanism
+from ballsbins.mechanism import (
+    LEAST_NOISE,
+    MOST_EPOCHS,
+    MOST_NOISE,
+    Mechanism,
+    check_epochs,
+    check_sampler,
+)
 from ballsbins.samplers import BallsAndBins, Sampler
 from ballsbins.samplers.base import MAX_STEPS
 
@@ -66,6 +73,8 @@ def calibrate(
         ('0.3901', True)
     """
     epsilon, delta = _target(epsilon, delta)
+    check_sampler(sampler)
+    epochs = check_epochs(epochs)
     if max_batch_size is not None:
         sampler = with_max_batch_size(
             sampler, max_batch_size, num_examples, epsilon, delta, epochs, penalty_share
@@ -213,6 +222,7 @@ def least_steps(
         1114
     """
     epsilon, delta = _target(epsilon, delta)
+    check_sampler(sampler)
     if not sampler.amplifies:
         advice = "Their upper bound does not depend on the number of steps."
         raise InvalidInputError("sampler", sampler, "BallsAndBins or Poisson", advice)
@@ -276,6 +286,12 @@ def plan(
     """
     n = _check.integer("num_examples", num_examples, 1, advice="Give the number of examples in the data set.")
     sizes = batch_sizes if batch_sizes is not None else _usual_sizes(n)
+    if isinstance(sizes, (str, bytes)) or not isinstance(sizes, Iterable) or not list(sizes):
+        advice = "Give a list of batch sizes; leave it out for up to eight powers of 2."
+        raise InvalidInputError("batch_sizes", batch_sizes, "a list of integers, one or more", advice)
+    if not callable(sampler):
+        advice = "Give BallsAndBins itself, or a function from a number of steps to a sampler."
+        raise InvalidInputError("sampler", sampler, "something that makes a sampler", advice)
     rows = []
     for size in sizes:
         b = _check.integer(

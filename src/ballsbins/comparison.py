@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ballsbins import _check
 from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
 from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
 from ballsbins.bound import Bound
-from ballsbins.errors import InvalidInputError
-from ballsbins.mechanism import Mechanism
+from ballsbins.mechanism import Mechanism, check_run
 from ballsbins.samplers import SAMPLERS, BallsAndBins, Deterministic, Poisson, Shuffle
 
 ClaimedBy = Literal["exact", "rdp"]  # how a Poisson accountant may have computed what it claims
@@ -41,6 +41,7 @@ def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str
         >>> list(at_equal_noise(Mechanism(BallsAndBins(1000), noise_multiplier=0.5)))
         ['balls-and-bins', 'Poisson', 'shuffle', 'deterministic']
     """
+    check_run("mechanism", mechanism)
     own = mechanism.sampler
     runs = {own.name: mechanism}
     for kind in SAMPLERS:
@@ -86,6 +87,9 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
         >>> 0 < found.left < found.right < 1
         True
     """
+    check_run("first", first)
+    check_run("second", second)
+    least_delta = _check.delta(least_delta)
     known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
     largest = min(max(known, _LEAST_EPSILON), LARGEST_EPSILON)  # it may be 0 or ∞
     pair = _Pair(first.curve, second.curve)
@@ -214,6 +218,7 @@ def poisson_claim(run: Mechanism, delta: float, claimed: float | None = None) ->
         >>> claim.false_if_shuffled, round(claim.factor, 1)
         (True, 5.6)
     """
+    check_run("run", run)
     kinds = (Poisson, Shuffle, Deterministic, BallsAndBins)
     poisson, shuffle, deterministic, bins = (run.under(kind).epsilon(delta) for kind in kinds)
     return PoissonClaim(run, delta, poisson, shuffle, deterministic, bins, claimed)
@@ -248,11 +253,7 @@ def noise_of_claim(
     """
     from ballsbins.calibration import calibrate, least_noise_of
 
-    if accountant not in get_args(ClaimedBy):
-        known = f"one of {', '.join(get_args(ClaimedBy))}"
-        raise InvalidInputError(
-            "accountant", accountant, known, "PRV and PLD accountants are close to exact."
-        )
+    _check.one_of("accountant", accountant, get_args(ClaimedBy), advice="PRV and PLD are close to exact.")
     tight = calibrate(Poisson(steps), epsilon=epsilon, delta=delta, epochs=epochs)
     if accountant == "exact":
         return tight

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ballsbins import _check
 from ballsbins.accounting.bounds_only import Between, OrBounds, ShuffleCurve, below_epochs
 from ballsbins.accounting.curve import Curve
 from ballsbins.accounting.diluted import Diluted
@@ -70,6 +71,10 @@ def curve_of(
     share what they have in common.
     """
     if not isinstance(method, str):
+        from ballsbins.accounting.monte_carlo import MonteCarlo
+
+        bound = f"one of {', '.join(METHODS)}, or a MonteCarlo"
+        _check.instance("method", method, MonteCarlo, bound=bound, advice="Leave it out for the best one.")
         curve = _sampled(mechanism, method)
     elif method == "auto":
         curve = _CURVES[type(mechanism.sampler)](mechanism, singles or SingleRuns())

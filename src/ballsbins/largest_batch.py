@@ -57,7 +57,7 @@ def with_max_batch_size(
     Raises:
         InvalidInputError: an argument is out of its range, or the sampler's batches have one size already.
     """
-    if max_batch_size != "auto":
+    if not isinstance(max_batch_size, str) or max_batch_size != "auto":
         advice = (
             "Give a number of your own to the sampler: BallsAndBins(…, max_batch_size=…, num_examples=…)."
         )

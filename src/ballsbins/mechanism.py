@@ -28,6 +28,23 @@ LEAST_NOISE, MOST_NOISE = 1e-9, 1e6
 MOST_EPOCHS = 10**9
 
 
+def check_epochs(epochs: Any) -> int:
+    """Return the number of passes over the data, if it is one."""
+    return _check.integer("epochs", epochs, 1, MOST_EPOCHS, advice="State how often the data is passed.")
+
+
+def check_sampler(sampler: Any) -> None:
+    """Refuse what is not a sampler."""
+    advice = "Use one of BallsAndBins, Poisson, Shuffle and Deterministic, such as BallsAndBins(steps=1000)."
+    _check.instance("sampler", sampler, Sampler, bound="a sampler", advice=advice)
+
+
+def check_run(name: str, run: Any) -> None:
+    """Refuse what is not a Mechanism."""
+    advice = "State what is run, such as Mechanism(BallsAndBins(steps=1000), noise_multiplier=1.0)."
+    _check.instance(name, run, Mechanism, bound="a Mechanism", advice=advice)
+
+
 @dataclass(frozen=True, repr=False)
 class Mechanism:
     """DP-SGD with batches from a sampler and Gaussian noise: what was, or will be, run.
@@ -62,13 +79,7 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         """Validate, once."""
-        if not isinstance(self.sampler, Sampler):
-            raise InvalidInputError(
-                "sampler",
-                self.sampler,
-                "a sampler",
-                "Use one of BallsAndBins, Poisson, Shuffle and Deterministic, such as BallsAndBins(steps=1000).",
-            )
+        check_sampler(self.sampler)
         sigma = _check.real(
             "noise_multiplier",
             self.noise_multiplier,
@@ -76,9 +87,7 @@ class Mechanism:
             MOST_NOISE,
             advice="It is the standard deviation of the noise divided by the clip norm.",
         )
-        epochs = _check.integer(
-            "epochs", self.epochs, 1, MOST_EPOCHS, advice="State how often the data is passed."
-        )
+        epochs = check_epochs(self.epochs)
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "epochs", epochs)
         if self.last_epoch_steps is not None:
@@ -169,7 +178,10 @@ class Mechanism:
         Raises:
             InvalidInputError: the other sampler has another number of steps.
         """
-        other = sampler(self.sampler.steps) if isinstance(sampler, type) else sampler
+        other = sampler
+        if isinstance(other, type) and issubclass(other, Sampler):
+            other = other(self.sampler.steps)
+        check_sampler(other)
         if other.steps != self.sampler.steps:
             advice = "A run is compared with one of as many steps per epoch."
             raise InvalidInputError(

@@ -17,6 +17,7 @@ from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.card_parts import FloatingPoint, about_from, claim_from_dict, is_line, library_versions
+from ballsbins.samplers.base import MAX_EXAMPLES
 
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
@@ -137,7 +138,7 @@ class Card:
                 object.__setattr__(self, name, _check.real(name, value, 0.0, open_left=True, advice=advice))
         if self.num_examples is not None:
             advice = "Count the examples of the training data; the number is public."
-            number = _check.integer("num_examples", self.num_examples, 0, advice=advice)
+            number = _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=advice)
             object.__setattr__(self, "num_examples", number)
         known = self.mechanism.sampler.num_examples
         if known is not None and self.num_examples not in (None, known):
@@ -276,6 +277,8 @@ class Card:
         Raises:
             InvalidInputError: the file cannot be read, or has no card.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidInputError("the path of the card", path, "text or a path", "Name the file.")
         name = str(path)
         try:
             text = Path(path).read_text(encoding="utf-8")

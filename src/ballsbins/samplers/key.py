@@ -122,6 +122,8 @@ class Key:
         Raises:
             SecretError: the file cannot be read, others can read it, or it holds something else.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise SecretError(f"The path of a key file is text, not a {type(path).__name__}. Name the file.")
         secret = _decode(_read_private(Path(path)))
         if secret is None:
             raise SecretError(

@@ -108,21 +108,21 @@ class MonteCarlo:
             ("sampler", self.sampler, KINDS),
             ("bound", self.bound, ("auto", "kl", "bernstein")),
         ):
-            if value not in allowed:
-                raise InvalidInputError(
-                    name, value, f"one of {', '.join(allowed)}", "Leave it out for the best one."
-                )
+            _check.one_of(name, value, allowed, advice="Leave it out for the best one.")
         if self.orders != "auto" and self.sampler not in ("order-statistics", "combined"):
             advice = 'Leave them out, or use "order-statistics" or "combined".'
             raise InvalidInputError("orders", self.orders, f"left out for {self.sampler} samples", advice)
-        if self.epsilons is not None and (
-            len(self.epsilons) == 0
-            or not np.all(np.isfinite(self.epsilons))
-            or np.any(np.diff(self.epsilons) <= 0)
-        ):
+        if self.epsilons is not None:
+            bound, advice = "increasing numbers", "State the grid of ε to answer for together."
+            grid = _check.reals("epsilons", self.epsilons, bound, np.isfinite, advice=advice)
+            if grid.ndim != 1 or not grid.size or np.any(np.diff(grid) <= 0):
+                raise InvalidInputError("epsilons", self.epsilons, bound, advice)
+        if self.state is not None and not isinstance(self.state, (str, PathLike)):
             raise InvalidInputError(
-                "epsilons", self.epsilons, "increasing numbers", "State the grid of ε to answer for together."
+                "state", self.state, "the path of a file", "Leave it out to keep no samples."
             )
+        if self.progress is not None and not callable(self.progress):
+            raise InvalidInputError("progress", self.progress, "a function", "Leave it out to see nothing.")
 
 
 class MonteCarloCurve(Curve):
