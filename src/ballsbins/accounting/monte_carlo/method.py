@@ -44,6 +44,8 @@ _LARGEST_RANGE = math.log(
 )  # of tilted samples, whose variance is less than that of plain ones, whose range is 1
 _FEW = 300  # coordinates: fewer are drawn faster than their order statistics
 
+_MOST_WORKERS = 10_000  # processes: more than any machine has cores
+
 
 @dataclass(frozen=True)
 class MonteCarlo:
@@ -101,7 +103,9 @@ class MonteCarlo:
             advice="More samples make the bounds tighter; start with 100000.",
         )
         _check.integer("seed", self.seed, 0, advice="Any integer; one seed gives one answer.")
-        _check.integer("workers", self.workers, 1, advice="State the number of processes to use.")
+        _check.integer(
+            "workers", self.workers, 1, _MOST_WORKERS, advice="State the number of processes to use."
+        )
         confidence.error_probability(self.error_probability)
         _check.real("looseness", self.looseness, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
         for name, value, allowed in (
@@ -109,7 +113,10 @@ class MonteCarlo:
             ("bound", self.bound, ("auto", "kl", "bernstein")),
         ):
             _check.one_of(name, value, allowed, advice="Leave it out for the best one.")
-        if self.orders != "auto" and self.sampler not in ("order-statistics", "combined"):
+        if not (isinstance(self.orders, str) and self.orders == "auto") and self.sampler not in (
+            "order-statistics",
+            "combined",
+        ):
             advice = 'Leave them out, or use "order-statistics" or "combined".'
             raise InvalidInputError("orders", self.orders, f"left out for {self.sampler} samples", advice)
         if self.epsilons is not None:
