@@ -32,6 +32,7 @@ _USUAL_NOISE = 0.7  # where to begin if nothing is known
 _CLOSE = 1.01  # a factor within which a rough guess of σ lies
 _NEARBY = 1e-4  # relative, by which σ is raised if ε from δ is a little wider than δ from ε
 _MOST_USUAL_STEPS = 1e5  # per epoch, of a batch size that is proposed
+_LEAST_SLOPE = 1.0  # −d log δ/d log σ that is believed
 _SKETCHED = 3e-3  # to which it is found from a sketch, to begin with
 
 
@@ -94,17 +95,19 @@ def calibrate(
     bins = isinstance(sampler, BallsAndBins)
     fixed = sampler.draws_once or not sampler.amplifies
     root = math.sqrt(epochs) if fixed else 1.0  # σ of fixed batches grows with √epochs
-    start, stride = min(max(_USUAL_NOISE * root, low), high), 2.0
+    start, stride, slope = min(max(_USUAL_NOISE * root, low), high), 2.0, None
     if bins and (epochs == 1 or fixed):
         start = root * rough_noise(sampler.steps, epsilon, math.log(delta), LEAST_SIGMA, LARGEST_SIGMA)
         start, stride = min(max(start, low), high), _CLOSE
     elif not fixed:
         sketched = _sketched_noise(sampler, epsilon, delta, epochs)
-        start, stride = (start, stride) if sketched is None else (sketched, _CLOSE)
+        if sketched is not None:
+            (start, slope), stride = sketched, _CLOSE
 
     def noise(most: float) -> float:
         near = min(start, most)
-        return least(excess, low, most, start=near, relative=RELATIVE, what="noise multiplier", stride=stride)
+        what = "noise multiplier"
+        return least(excess, low, most, start=near, relative=RELATIVE, what=what, stride=stride, slope=slope)
 
     # With more noise than this only δ of deterministic batches is known, which may be larger than the target allows.
     exact = min(LARGEST_SIGMA * root, high) if bins else high
@@ -139,8 +142,13 @@ def least_noise_of(epsilon_of: Callable[[float], float], epsilon: float, *, star
     return least(excess, LEAST_NOISE, MOST_NOISE, start=start, relative=RELATIVE, what="noise multiplier")
 
 
-def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> float | None:
-    """About the noise multiplier that meets a target; None if the sampler's curve has no sketch, or none does."""
+def _sketched_noise(
+    sampler: Sampler, epsilon: float, delta: float, epochs: int
+) -> tuple[float, float | None] | None:
+    """About the noise multiplier σ that meets a target, and −d log δ/d log σ.
+
+    None if the sampler's curve has no sketch, or no noise meets the target.
+    """
 
     def excess(sigma: float) -> float:
         found = Mechanism(sampler, sigma, epochs).curve.sketch(np.array([epsilon]), REMOVE)
@@ -148,9 +156,11 @@ def _sketched_noise(sampler: Sampler, epsilon: float, delta: float, epochs: int)
 
     what = "noise multiplier"
     try:
-        return least(excess, LEAST_SIGMA, LARGEST_SIGMA, start=_USUAL_NOISE, relative=_SKETCHED, what=what)
+        sigma = least(excess, LEAST_SIGMA, LARGEST_SIGMA, start=_USUAL_NOISE, relative=_SKETCHED, what=what)
     except UnreachableTargetError:
         return None
+    slope = (excess(sigma) - excess(_CLOSE * sigma)) / math.log(_CLOSE)
+    return sigma, slope if _LEAST_SLOPE < slope < math.inf else None
 
 
 def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:

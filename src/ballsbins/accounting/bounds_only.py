@@ -95,6 +95,10 @@ class OrBounds(Curve):
         """That of the curve."""
         return self.curve.rough_epsilon(log_deltas, direction)
 
+    def stretch(self, epsilon: float) -> tuple[float, float]:
+        """That of the curve."""
+        return self.curve.stretch(epsilon)
+
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
         """That of the curve."""
         return self.curve.log_upper(epsilon, direction, enough)

@@ -132,6 +132,10 @@ class Curve(ABC):
         """About where δ(ε) = e^{log_deltas}: where a search may start; None if the method has no such thing."""
         return None
 
+    def stretch(self, epsilon: float) -> tuple[float, float]:
+        """The ε around one that are answered by the same piece of work: best asked together."""
+        return 0.0, math.inf
+
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
         """A cheap upper bound on log δ(ε), ε ≥ 0, that need not be sharp; None if the method has no such thing.
 

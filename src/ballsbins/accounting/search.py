@@ -25,10 +25,11 @@ _LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
 _FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
 _GUESSED = 0.004  # the same, for a root that was guessed
 # For one root alone, Chebyshev points within 1 % of the guess: if the root is among them it is found to all digits.
-_AROUND_ONE = 0.01 * np.cos(np.pi * (np.arange(8) + 0.5) / 8)
+_AROUND_ONE, _CHEBYSHEV = 0.01, np.cos(np.pi * (np.arange(8) + 0.5) / 8)
 _MOST_ROUNDS = 100  # of a search: a few are usual
 _USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
 _BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
+_PAST = 1.06  # the same, where the slope is known
 _AROUND = np.array([-1.0, 0.0, 1.0])
 _NEIGHBOURS = 8  # most points that a root is interpolated from
 _TENTHS = np.array([0.01, 0.1, 0.5])  # of the right end, where the left one is 0
@@ -49,7 +50,7 @@ _OUTWARDS = (
 )
 _LEAST_WIDTH = 1e-15  # of the bounds on log δ, for steps that are not 0
 _SMALL_STRIDE, _GROWTH = 1.1, (1.5, 4.0)  # by which steps grow, and grow if the start was close
-_ASIDE = 0.3  # of the accuracy wanted: how far beside a root to ask
+_ASIDE = 0.45  # of the accuracy wanted: how far beside a root to ask
 _INSIDE, _SHRUNK = 0.1, 0.3  # of a bracket: not closer to its ends than this; shrunk by less, it is halved
 
 
@@ -122,7 +123,12 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
         points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
     else:
         centre = np.nan_to_num(guess, nan=table.scale)
-        points = np.outer(1.0 + (_AROUND_ONE if targets.size == 1 else _GUESSED * _AROUND), centre).ravel()
+        if targets.size == 1:
+            low, high = curve.stretch(float(centre[0]))
+            low, high = max(low, (1.0 - _AROUND_ONE) * centre[0]), min(high, (1.0 + _AROUND_ONE) * centre[0])
+            points = 0.5 * (low + high) + 0.5 * (high - low) * _CHEBYSHEV
+        else:
+            points = np.outer(1.0 + _GUESSED * _AROUND, centre).ravel()
     table.ask(np.clip(points, 0.0, LARGEST_EPSILON))
 
 
@@ -289,11 +295,13 @@ def least(
     relative: float,
     what: str,
     stride: float = 2.0,
+    slope: float | None = None,
 ) -> float:
     """The least x in [low, high], to the relative accuracy stated, at which the decreasing `excess` is ≤ 0.
 
-    The bracket grows from `start` by factors of `stride`, or less if it is seen to be close; `what` names x in the
-    error raised if excess(high) > 0.
+    The bracket grows from `start` by factors of `stride`, or less if it is seen to be close; `slope` is
+    −d excess/d log x there, to a few percent, if that is known. `what` names x in the error raised if
+    excess(high) > 0.
     """
     known: dict[float, float] = {}
 
@@ -307,7 +315,8 @@ def least(
     growth = _GROWTH[close]
     left = right = math.log(start)
     if close:
-        step = float(np.clip(_BEYOND * abs(at(right)) / _USUAL_SLOPE, 2.0 * relative, step))
+        away = _BEYOND * abs(at(right)) / _USUAL_SLOPE if slope is None else _PAST * abs(at(right)) / slope
+        step = min(max(away, 2.0 * relative), step)
     while at(right) > 0.0:
         if right >= top:
             raise UnreachableTargetError(
@@ -332,7 +341,10 @@ def least(
             if slow > 1 or not left < x < right
             else x
         )
+        steepness = (at(left) - at(right)) / before
         left, right = (x, right) if at(x) > 0.0 else (left, x)
+        if -at(right) < 2.0 * _ASIDE * relative * steepness:
+            break  # by the chord, the root is no farther away than that
         slow = 0 if right - left < _SHRUNK * before or slow > 1 else slow + 1
     return math.exp(right)
 

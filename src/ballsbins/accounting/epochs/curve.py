@@ -7,6 +7,7 @@ polygons and tilted transforms of `composition` have one: a bracket, by a method
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -33,13 +34,18 @@ _GOOD = 3e-8  # and up to which no sheet of its own is laid for it
 _MOST_OWN = 8  # sheets laid for single points of one question
 _FLOOR = 1e-13  # never claim less than this
 _REACH = 0.1  # how far around a place its lines serve, relative; at least half a stride
-_ROUGH = (-7.0, 1.0, 8.0)  # log of ε, in deviations, at which a rough search begins
+# A rough ε is looked for in log ε, in deviations: from a Gaussian's on in steps that double, between some ends; then
+# between two looks, until they are close, or one is this close in log(−log δ).
+_FIRST_LOOK, _LAST_LOOKS, _CLOSE_GUESS, _HIT = 0.03, (-7.0, 8.0), 0.2, 0.03
+# from a bracket so narrow on a chord is trusted, up to this share of an end; in a wider one up to the second share
+_NARROW, _INSIDE = 0.6, (0.05, 0.2)
+_LEAST_LOG = 1e-3  # of −log δ that is told from 0
 _PER_DIGITS = (
     25.0  # the floor grows with |log δ| by itself for every so much: that is the rounding of the logarithm
 )
 _CRUDE = 0.1  # a relative error beyond which a value has no digit
 _ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
-_GUESSES = 6
+_ROUNDED = 1e-9  # by which the ends of a stretch are inside of it
 _STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
 
 
@@ -87,28 +93,58 @@ class ProductCurve(Curve):
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""
         product = self._product(direction)
-        log_epsilon = np.log(product.deviation) + np.array(_ROUGH)
-        log_delta = product.estimate(np.exp(log_epsilon))
-        for target in {float(log_deltas.min()), float(log_deltas.max())}:
-            for _ in range(_GUESSES):
-                # halve, in log ε, the stretch that the target is in
-                at = int(np.clip(np.searchsorted(-log_delta, -target), 1, log_epsilon.size - 1))
-                middle = 0.5 * (log_epsilon[at - 1] + log_epsilon[at])
-                found = product.estimate(np.exp([middle]))
-                log_epsilon, log_delta = np.insert(log_epsilon, at, middle), np.insert(log_delta, at, found)
-                log_delta = np.minimum.accumulate(log_delta)
-        return np.asarray(np.exp(np.interp(-log_deltas, -log_delta, log_epsilon)))
+        known: dict[float, float] = {}  # x = log ε, in deviations → y = log(−log δ), of slope 2 if Gaussian
+
+        def look(x: float) -> float:
+            if x not in known:
+                known[x] = _log_minus(float(product.estimate(np.exp([x]) * product.deviation)[0]))
+            return known[x]
+
+        for target in {_log_minus(float(log_deltas.min())), _log_minus(float(log_deltas.max()))}:
+            low = high = 0.5 * (target + math.log(2.0))
+            step = _FIRST_LOOK + 0.5 * abs(target - look(low))
+            while look(high) < target and high < _LAST_LOOKS[1]:
+                low, high, step = high, high + step, 2.0 * step
+            while look(low) > target and low > _LAST_LOOKS[0]:
+                low, high, step = low - step, low, 2.0 * step
+            while high - low > _CLOSE_GUESS:
+                # the chord, but not too close to an end: with rare jumps y has a plateau
+                share = (target - look(low)) / max(look(high) - look(low), TINY)
+                wide = high - low > _NARROW
+                least = _INSIDE[wide]
+                x = low + (high - low) * min(max(share, least), 1.0 - least)
+                if not wide and abs(target - look(x)) < _HIT:
+                    break
+                low, high = (x, high) if look(x) < target else (low, x)
+        at = np.array(sorted(known))
+        minus = np.maximum.accumulate([known[x] for x in at])
+        wanted = [_log_minus(float(log)) for log in log_deltas]
+        return np.asarray(product.deviation * np.exp(np.interp(wanted, minus, at)))
+
+    def stretch(self, epsilon: float) -> tuple[float, float]:
+        """The ε that have their place in common with one."""
+        deviation = self._product(REMOVE).deviation
+        x = epsilon / deviation
+        if x < _LINEAR - 0.5 * _STRIDE:
+            low, high = (_STRIDE * (math.floor(x / _STRIDE + 0.5) + side) for side in (-0.5, 0.5))
+        else:
+            power = math.floor(math.log(x / _LINEAR) / math.log(_RATIO) + 0.5)
+            low, high = (_LINEAR * _RATIO ** (power + side) for side in (-0.5, 0.5))
+            low = max(low, _LINEAR - 0.5 * _STRIDE)
+        return (1.0 + _ROUNDED) * low * deviation, (1.0 - _ROUNDED) * high * deviation
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
         """A bound on log δ(ε), ε ≥ 0, that costs little and is good enough to tell that δ is negligible."""
         product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
+        taken = 0.0 if direction == REMOVE else epsilon  # δ of add is e^ε times a put
+        wanted = np.full(epsilon.shape, -np.inf) if enough is None else enough - taken
         bounds = np.array(
             [
-                -np.inf if self._impossible(float(e), direction) else product.log_bound(sign * float(e))
-                for e in epsilon
+                -np.inf if self._impossible(float(e), direction) else product.log_bound(sign * float(e), w)
+                for e, w in zip(epsilon, wanted, strict=True)
             ]
         )
-        return np.asarray(bounds if direction == REMOVE else bounds + epsilon)
+        return np.asarray(bounds + taken)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
@@ -191,6 +227,10 @@ class ProductCurve(Curve):
             return self._product(direction).sheet(epsilon if direction == REMOVE else -epsilon, reach)
         except NoLine:
             return None
+
+
+def _log_minus(log_delta: float) -> float:
+    return math.log(max(-log_delta, _LEAST_LOG))
 
 
 def _places(x: Array) -> Array:

@@ -38,6 +38,7 @@ FIRST_FLOOR = -60.0  # log v down to which a run is looked at first
 SPREAD = 2.5  # of a Gaussian, ½E|X| is 0.4 deviations: its inverse
 LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that is to be a double
 TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
+_FIRST_SPACING = 0.25  # of the spread: fine enough for most runs, and every second point shows it
 _LEVEL, _STEADY = 1e-3, 1e-6  # changes of a logarithm over a cell below which the mean of both ends will do
 _SERIES = 0.25  # |x| up to which seven terms of the series of log(x/sinh x) have all digits
 _NO_LONGER = 0.2  # an error that falls by less than this factor has come down to rounding
@@ -113,11 +114,10 @@ def log_integral(position: Array, log_f: Array) -> Array:
     most = log_f.max(axis=-1)
     scaled = log_f - most[..., None]
     size = np.exp(scaled)
+    fall, change = scaled[..., 1:] - scaled[..., :-1], size[..., 1:] - size[..., :-1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        fall = np.diff(scaled)
-        mean = np.diff(size) / fall  # the logarithmic mean of both ends
-    level = ~(np.abs(fall) > _LEVEL)
-    mean[level] = 0.5 * (size[..., :-1] + size[..., 1:])[level]
+        # the logarithmic mean of both ends
+        mean = np.where(np.abs(fall) > _LEVEL, change / fall, size[..., :-1] + 0.5 * change)
     return np.asarray(most + np.log(np.vecdot(mean, np.diff(position))))
 
 
@@ -155,7 +155,7 @@ class Moments:
     bounded: bool  # whether there is a least loss, and it is within what was looked at
     least: float  # no loss is below that; −∞ if that is not known
     spread: float  # about the standard deviation of the loss, rare large ones left aside
-    _spacing: float  # of the lattice to begin with
+    spacing: float  # of the lattice to begin with
 
     def reach(self, floor: float) -> None:
         """Survey out to where log v is below `floor`, on both sides."""
@@ -175,15 +175,16 @@ class Moments:
         """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk along a line; `kink` says that the integral goes across 0."""
         raise NotImplementedError
 
-    def rough(self, c: Array, split: Split | None) -> tuple[Array, Array]:
-        """Log M_body and log of J/(u(u−1)) at real c outside of [0, 1], roughly: enough to place lines."""
-        tilted = self.log_v + (c[:, None] - 1.0) * self.loss
-        factor = np.log(c * (c - 1.0))
-        if split is None:
-            return np.logaddexp(0.0, factor + log_integral(self.loss, tilted)), np.full(c.shape, -np.inf)
-        body = log_integral(self.loss, tilted + split.log_body(self.loss))
-        jump = log_integral(self.loss, tilted + split.log_local_jump(self.loss))
-        return np.logaddexp(0.0, factor + body), jump
+    def rough(self, c: Array, split: Split | None) -> Array:
+        """Log M_body at real c outside of [0, 1], roughly: enough to place lines."""
+        log_v = self.log_v if split is None else self.log_v + split.log_body(self.loss)
+        body = log_integral(self.loss, log_v + (c[:, None] - 1.0) * self.loss)
+        return np.logaddexp(0.0, np.log(c * (c - 1.0)) + body)
+
+    def rough_jump(self, c: Array, split: Split) -> Array:
+        """Log of J/(u(u−1)) there."""
+        log_v = self.log_v + split.log_local_jump(self.loss)
+        return log_integral(self.loss, log_v + (c[:, None] - 1.0) * self.loss)
 
     def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
         """M_body at u = c + iy, roughly: v is taken to be exponential between the points that were looked at."""
@@ -229,7 +230,7 @@ class Moments:
                 share = np.exp(np.minimum((count - 1.0) * np.log(size / size[0]), 0.0))
             return count * float((share * found.error).max()) / float(size[0])
 
-        body = refined(lambda h: self.transform(c, line, weight, h, kink=True), self._spacing, worst_body)
+        body = refined(lambda h: self.transform(c, line, weight, h, kink=True), self.spacing, worst_body)
         jump = None
         if split is not None and jumps:
             jump = refined(
@@ -249,7 +250,7 @@ class CurveMoments(Moments):
         self._sharp = rough is None
         self._lattices: dict[float, tuple[int, Array, Array]] = {}
         self.spread = SPREAD * math.exp(float(self._survey.log_delta[REMOVE][0]))
-        self._spacing = 0.5 * self.spread
+        self.spacing = _FIRST_SPACING * self.spread
         self.reach(FIRST_FLOOR)
 
     def sharpen(self) -> bool:

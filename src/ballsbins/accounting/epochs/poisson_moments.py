@@ -63,7 +63,7 @@ class StepMoments(Moments):
         """All is in closed form: nodes for any spacing are made when they are needed."""
         self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
-        self._spacing = _SPACING
+        self.spacing = _SPACING
         self.least = math.log1p(-self._q)
         self._floor = FIRST_FLOOR
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
@@ -81,7 +81,7 @@ class StepMoments(Moments):
 
     def jump_spacing(self, width: float) -> float:
         """As for the body."""
-        return self._spacing
+        return self.spacing
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
@@ -98,9 +98,12 @@ class StepMoments(Moments):
             self._lattice.reach(self._floor)
         step = Split.at_valley(0.5 * _TURNS / end, math.inf)
         small, large = _both(log_weight, step.log_body), _both(log_weight, step.log_jump)
-        near = refined(lambda h: self._along(c, line, small, h), self._spacing, _worst)
+        near = refined(lambda h: self._along(c, line, small, h), self.spacing, _worst)
+        most = float(np.abs(near.value).max())
         far = refined(
-            lambda h: self._lattice.transform(c, line, large, h, kink=False), step.width / 4, _worst
+            lambda h: self._lattice.transform(c, line, large, h, kink=False),
+            step.width / 4,
+            lambda found: _worst(found, most),
         )
         ends, relative = near.ends + far.ends, max(near.relative, far.relative)
         return Transform(near.value + far.value, near.error + far.error, h, relative, ends, settled=True)
@@ -147,8 +150,9 @@ class StepMoments(Moments):
         return self._nodes[h]
 
 
-def _worst(found: Transform) -> float:
-    return float(found.error.max() / np.abs(found.value).max())
+def _worst(found: Transform, most: float = 0.0) -> float:
+    """The largest error, relative to the largest value or to `most` if that is larger."""
+    return float(found.error.max() / max(np.abs(found.value).max(), most))
 
 
 def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -> Callable[[Array], Array]:

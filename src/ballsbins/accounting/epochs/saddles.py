@@ -31,7 +31,7 @@ from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.lines import Line, Lines, NoLine, Term, assemble
 from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Grid, Moments, TooFine
 
-_SADDLES = 120  # candidates
+_SADDLES = 120  # candidates for c: with fewer, the estimates are poor
 _NEGLIGIBLE = 44.0  # jumps whose effect is this far below the value, in logs, are left out
 _DROPPED = 35.0  # and powers of jumps
 _HALF = 34.0  # images at half the period are below the value by this much
@@ -41,43 +41,32 @@ _COARSE = 1.25  # ratio of the losses at which v may be cut off
 _MOST_JUMPS = 12
 _MOST_SPLITS = 12  # of single runs, one after the other
 _MOST_TRIES = 3  # ways of splitting, the best first
-_END = (
-    1e-13  # of the value, beyond the end of a line: no more than the error of the best curves of single runs
-)
+# of the value, beyond the end of a line: no more than the error of the best curves of single runs
+_END = 1e-13
 # Where saddles are looked for, in units of the inverse deviation: from so close to 1 (or 0), and up to so far left of
 # 0 and right of 1. The left goes on farther, because δ of `add` may fall faster than any exponential.
 _NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
 _ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
-_DEEPER, _FURTHER = (
-    1.2,
-    1.35,
-)  # below 1.2 times the log of the value a loss does not matter; else look so much deeper
+# below 1.2 times the log of the value a loss does not matter; else look so much deeper
+_DEEPER, _FURTHER = 1.2, 1.35
 _SPARE = 20.0  # what a saddle may lie below a Gaussian's, in logs
 _SAME_VALLEY = 0.95  # a valley no nearer than this, relative, is the one known already
 _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
-_MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = (
-    100.0,
-    100.0,
-    60,
-)  # how far above K a jump is looked for, and at how many
+# how far above K a jump is looked for, and at how many places
+_MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 _FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
-_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = (
-    8e3,
-    300.0,
-    40,
-)  # how far the end of a line is looked for, and at how many y
+# how far the end of a line is looked for, and at how many y
+_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1
 _LARGEST_LOG = 300.0  # of a number that is to be a double
-_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = (
-    400.0,
-    4000.0,
-    100,
-)  # the longest period, in deviations and in losses
+# the longest period, in deviations and in losses, and how many are tried
+_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
 _SHORT = 1e-7  # so much of it may be beyond the end of a line that cannot be longer: it is part of the error stated
 _LONGEST = 2**17  # points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
+_TO_SPARE = 3.0  # by which a bound that is known roughly is to be below what is asked for, in logs
 _DEEPEST = -1300.0  # log v of a single run is not followed farther down
 
 
@@ -90,7 +79,8 @@ class Product:
         self.count = sum(count for _, count in self.factors)
         self._floor = FIRST_FLOOR
         self._estimates: dict[float, float] = {}
-        self._known: dict[tuple[bool, Split | None], tuple[Array, Array]] = {}
+        self._known: dict[tuple[bool, Split | None], list[Array]] = {}
+        self._ratios: dict[tuple[bool, Split], Array] = {}
 
     @cached_property
     def deviation(self) -> float:
@@ -125,30 +115,31 @@ class Product:
             self._estimates[epsilon] = min(log, 0.0)
         return self._estimates[epsilon]
 
-    def log_bound(self, k: float) -> float:
+    def log_bound(self, k: float, enough: float = -math.inf) -> float:
         """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
 
-        It is for values far below any that matter, so a tilt that gets there will do.
+        The least tilt whose bound is below `enough`, or far below any value that matters, will do: a large one needs
+        the curves of single runs far out.
         """
         c = self._candidates
         peak = self._away * np.log(self._away) - (1.0 + self._away) * np.log1p(self._away)
-        total = np.sum([count * moments.rough(c, None)[0] for moments, count in self.factors], axis=0)
+        total = np.sum([count * moments.rough(c, None) for moments, count in self.factors], axis=0)
         height = total + (1.0 - c) * k + peak
-        enough = np.flatnonzero(height < _FAR_BELOW)
-        at = int(enough[0] if enough.size else np.argmin(height))
+        low = np.flatnonzero(height < max(enough - _TO_SPARE, _FAR_BELOW))
+        at = int(low[0] if low.size else np.argmin(height))
         grid = Grid.covering(4 * self.deviation, 1.0)
         try:
             parts = [
-                (moments.line(float(c[at]), grid, count, None, jumps=False), count)
+                (moments.transform(float(c[at]), grid, None, moments.spacing, kink=True), count)
                 for moments, count in self.factors
             ]
         except TooFine:
             return math.inf
         log_m = 0.0
         for part, count in parts:
-            excess = float(part.body.value[0].real)
+            excess = float(part.value[0].real)
             log_m += count * math.log1p(
-                excess + abs(excess) * (part.body.relative + _MARGIN) + 2.0 * float(part.body.error[0])
+                excess + abs(excess) * (part.relative + _MARGIN) + 2.0 * float(part.error[0])
             )
         return log_m + float((1.0 - c[at]) * k + peak[at]) + _MARGIN
 
@@ -172,7 +163,7 @@ class Product:
                 failure = error
         sharper = [moments.sharpen() for moments, _ in self.factors]
         if any(sharper):
-            self._known.clear()
+            self._forget()
             return self.sheet(k, reach)
         raise failure
 
@@ -223,7 +214,7 @@ class Product:
         Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
         """
         left, value = -self._away, max(value, _LEAST_VALUE)
-        others = self._moments(False, None)[0]
+        others = self._base(False, None)
         away = np.geomspace(
             0.5 * self.deviation, _MOST_DEVIATIONS * self.deviation + _MOST_LOSS, _JUMPS_TRIED
         )
@@ -231,43 +222,56 @@ class Product:
         small = math.log(self.count) + log_v + _lowest(-away, left, others) < value - _NEGLIGIBLE
         return float(away[int(np.argmax(small))]) if small.any() else math.inf
 
-    def _moments(self, right: bool, split: Split | None) -> tuple[Array, Array]:
-        """Log M_body, and log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1)), at real c right of 1 or left of 0."""
+    def _moments(self, right: bool, split: Split | None) -> list[Array]:
+        """Log M_body of every kind of run at real c right of 1 or left of 0."""
         if (right, split) not in self._known:
             c = 1.0 + self._away if right else -self._away
-            base, ratio = np.zeros(c.shape), np.full(c.shape, -np.inf)
-            for moments, count in self.factors:
-                body, jump = moments.rough(c, split)
-                base += count * body
-                ratio = np.logaddexp(ratio, math.log(count) + jump - body)
-            self._known[right, split] = base, ratio
+            self._known[right, split] = [moments.rough(c, split) for moments, _ in self.factors]
         return self._known[right, split]
+
+    def _base(self, right: bool, split: Split | None) -> Array:
+        """Log M_body of the product."""
+        bodies = zip(self._moments(right, split), self.factors, strict=True)
+        return np.asarray(sum(count * body for body, (_, count) in bodies))
+
+    def _ratio(self, right: bool, split: Split) -> Array:
+        """Log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1))."""
+        if (right, split) not in self._ratios:
+            c = 1.0 + self._away if right else -self._away
+            bodies = zip(self._moments(right, split), self.factors, strict=True)
+            parts = [math.log(count) + run.rough_jump(c, split) - body for body, (run, count) in bodies]
+            self._ratios[right, split] = np.logaddexp.reduce(parts)
+        return self._ratios[right, split]
+
+    def _forget(self) -> None:
+        """Runs have been looked at again."""
+        self._known.clear()
+        self._ratios.clear()
 
     def _look_out(self, floor: float) -> None:
         """Look at losses of single runs down to log v = `floor`."""
         self._floor = floor
-        self._known.clear()
+        self._forget()
         for moments, _ in self.factors:
             moments.reach(floor)
 
-    def _jumps(self, c: Array, split: Split | None, base: Array, ratio: Array, jumps: int) -> Array:
+    def _jumps(self, right: bool, split: Split | None, jumps: int) -> Array:
         """Log of the size of the term with that many jumps, without K, over u(u−1).
 
         v̂_J is largest at real u, but u(u−1) grows along the line, until v̂_J falls off at about 3/width.
         """
-        log_u = np.log(np.abs(c * (c - 1.0)))
+        log_u, base = np.log(self._away) + np.log1p(self._away), self._base(right, split)
         if jumps == 0 or split is None:
             return np.asarray(base - log_u)
         n = float(self.count)
         choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
         lift = np.logaddexp(log_u, 2.0 * math.log(3 / split.width))
-        return np.asarray(base + choose + jumps * ratio + (jumps - 1) * lift)
+        return np.asarray(base + choose + jumps * self._ratio(right, split) + (jumps - 1) * lift)
 
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
         """The saddles of all terms up to so many jumps."""
         c = self._candidates
-        base, ratio = self._moments(self._right, split)
-        heights = [self._jumps(c, split, base, ratio, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
+        heights = [self._jumps(self._right, split, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
         return [self._saddle(jumps, k, height) for jumps, height in enumerate(heights)]
 
     def _saddle(self, jumps: int, k: float, height: Array) -> Term:
@@ -305,7 +309,7 @@ class Product:
         peak = self._away * np.log(self._away) - right * np.log(right)
         heights = []
         for side in (left, right):
-            size = self._jumps(side, split, *self._moments(side is right, split), jumps)
+            size = self._jumps(side is right, split, jumps)
             heights.append((side, size + np.log(side * (side - 1.0)) + peak))
         return lambda k: np.where(k < 0.0, _lowest(k, *heights[0]), _lowest(k, *heights[1]))
 

@@ -43,13 +43,14 @@ _DECIMALS = 50  # of log T/(T − t): enough for its double and the rest of it (
 _MISS = 0.1 * GOAL  # what an interpolant may miss (B13)
 _POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound (B15)
 _FEW = 8  # so many points are all followed as deep as they are: a choice
-_DENSE = 200  # more points than this are interpolated: from here on that is cheaper
+_DENSE = 450  # more points than this are interpolated: from here on that is cheaper
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
 _NOT_DEEP = -600.0  # a log δ sketched above this is not below _SHALLOW
 # where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
 _CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 40.0])
 _LEAST_CORRECTED = -150.0  # log δ
+_MOST_BENT = 10.0  # the same, four deviations: beyond, a curve of few steps is nearly a parabola or a line
 _BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with its put
 _LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
 _DEEPER = 700.0  # in logs: ε ≤ 700, so log put is at most this much below log δ
@@ -76,7 +77,7 @@ class ExactCurve(Curve):
         self.steps = self.basket.size if steps is None else steps
         self._options = Options(self.basket)
         self._interpolants = {
-            way: Interpolant(partial(self._directly, direction=way), _MISS) for way in DIRECTIONS
+            way: Interpolant(partial(self._directly, direction=way), _MISS, self._bend) for way in DIRECTIONS
         }
         self._known: dict[Direction, dict[float, tuple[float, float]]] = {way: {} for way in DIRECTIONS}
         # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
@@ -146,14 +147,20 @@ class ExactCurve(Curve):
                 low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
             return _inverse(epsilon, log, targets)
 
+    def _bend(self) -> float:
+        """An ε up to which log δ bends most, in multiples of δ(0) = ½E|S − 1|, for which call = put."""
+        return _MOST_BENT * float(np.exp(self._log_middle))
+
+    @cached_property
+    def _log_middle(self) -> float:
+        """About log δ(0)."""
+        log_part = np.log(self.basket.size / self.steps)
+        return float(self._options.sketch.log_put(np.ones(1))[0] + log_part)
+
     @cached_property
     def _correction(self) -> tuple[Array, Array]:
         """By how much the sketch is off at some ε: it is made for strikes that a single jump decides."""
-        log_part = np.log(self.basket.size / self.steps)
-        around = (
-            self._options.sketch.log_put(np.ones(1))[0] + log_part
-        )  # δ(0) = ½E|S − 1|, for which call = put
-        epsilon = np.minimum(_CORRECTED * np.exp(around), _LARGEST_ROUGH)
+        epsilon = np.minimum(_CORRECTED * np.exp(self._log_middle), _LARGEST_ROUGH)
         found = self.sketch(epsilon, REMOVE)
         epsilon, found = epsilon[found > _LEAST_CORRECTED], found[found > _LEAST_CORRECTED]
         with np.errstate(all="ignore"):
@@ -297,11 +304,14 @@ class ExactCurve(Curve):
         possible = ~self._vanishes(epsilon, direction)
         if possible.any():
             strikes, log_part = self._strikes(epsilon[possible], direction)
-            found = self._value(strikes, direction)
-            value[possible], width[possible] = found.log + log_part, found.error
             if log_part < 0.0 and direction == ADD:  # K has a few roundings: see what they do
-                ends = [self._value(strikes.scaled(by), direction).log for by in (-_STRIKE, _STRIKE)]
-                width[possible] += np.nan_to_num(np.abs(ends[1] - ends[0]), nan=np.inf)
+                found = self._value(strikes.moved(0.0, -_STRIKE, _STRIKE), direction)
+                log, below, above = found.log.reshape(3, -1)
+                off = np.nan_to_num(np.abs(above - below), nan=np.inf)
+                value[possible], width[possible] = log + log_part, found.error[: log.size] + off
+            else:
+                found = self._value(strikes, direction)
+                value[possible], width[possible] = found.log + log_part, found.error
         log = value if direction == REMOVE else value + epsilon
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / _FLOOR_LOG)
         # an estimate that is not even near is none

@@ -49,7 +49,7 @@ _LITTLE_NOISE, _MORE_NODES = 0.15, 1.5  # and below that σ, half as many more
 _SAMPLED_ENDS = 12  # ρ at which the end of a descent is looked for; anything above 5 does
 _STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (B4)
 # Gauss nodes of a panel on the real axis; its width, and its width in units of σ (B5): tried
-_AXIS_NODES, _AXIS_PANEL, _AXIS_TURN = 16, 2.0, 5.0
+_AXIS_NODES, _AXIS_PANEL, _AXIS_TURN = 16, 3.5, 6.0
 _NARROWEST = 0.05  # least curvature 1 − X₁ used for a width: where the saddles meet it is 0
 _NEAR_ONE = 0.7  # σ²|F(X₁)| up to which L − 1 is integrated where s is large
 _LEAST_SLOPE = 1e-3  # in Newton's step for X₁, whose slope is 0 where the saddles meet

@@ -8,6 +8,7 @@ which that takes too many nodes is halved. All pieces of a round are sampled in 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute 
 
 # B13 is in docs/derivation.md.
 _FEWEST, _MOST = 16, 64  # intervals between Lobatto points: fewer pieces, or fewer nodes in each; a choice
+# The first pieces end at 4, 16, … times a length over which the function changes; none is much narrower than another.
+_WIDER, _MOST_PIECES, _LEAST_PIECE = 4.0, 12, 1.5
 _CLOSE = 1e-5  # an interpolant this close is squared by doubling its nodes: worth checking
 _CHECKS = 9  # fresh points at which an interpolant is checked (B13)
 _OFF_CENTRE = 0.47  # of the gap between two nodes: near its middle, where the error is largest
@@ -106,9 +109,12 @@ class Interpolant:
     Where no interpolant is good the function itself is asked.
     """
 
-    def __init__(self, function: Sampled, tolerance: float) -> None:
-        """Accept a piece if it misses fresh samples by at most `tolerance`, or their own error if not much more."""
-        self._function, self._tolerance = function, tolerance
+    def __init__(self, function: Sampled, tolerance: float, scale: Callable[[], float] | None = None) -> None:
+        """Accept a piece if it misses fresh samples by at most `tolerance`, or their own error if not much more.
+
+        `scale` is a length over which the function changes near 0; farther out it changes ever more slowly.
+        """
+        self._function, self._tolerance, self._scale = function, tolerance, scale
         self._pieces: list[_Piece] = []
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
@@ -116,7 +122,7 @@ class Interpolant:
         value, error = np.empty(points.shape), np.full(points.shape, np.inf)
         missing = self._fill(self._pieces, points, value, error, np.ones(points.shape, dtype=bool))
         if missing.any():
-            trials = [_first(float(points[missing].min()), float(points[missing].max()))]
+            trials = self._first(float(points[missing].min()), float(points[missing].max()))
             for _ in range(_MOST_ROUNDS):
                 trials = [t for t in trials if self._pays(t, points, missing)]
                 if not trials:
@@ -127,6 +133,14 @@ class Interpolant:
         if missing.any():
             value[missing], error[missing] = self._function(points[missing])
         return value, error
+
+    def _first(self, low: float, high: float) -> list[_Trial]:
+        """The first pieces: each a few times as wide as the one before it, counted from 0."""
+        edges = [low]
+        if self._scale is not None:
+            widths = self._scale() * _WIDER ** np.arange(_MOST_PIECES)
+            edges += [float(x) for x in widths if _LEAST_PIECE * low < x < high / _LEAST_PIECE]
+        return [_first(a, b) for a, b in itertools.pairwise([*edges, high])]
 
     @staticmethod
     def _pays(trial: _Trial, points: Array, missing: Flags) -> bool:

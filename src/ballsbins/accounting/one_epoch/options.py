@@ -109,13 +109,23 @@ class Options:
                 )
                 if len(rows) == 0:
                     continue
-                found = contour(strikes[rows])
-                if call and isinstance(contour, PutContour):
-                    found = _by_parity(strikes[rows], found)
+                wanted = goal if np.ndim(goal) == 0 else np.asarray(goal)[rows]
+                if not first and len(rows) > _MOST_ALONE and low <= high:
+                    # where it does not serve the nearest strike it will not serve those beyond
+                    away = np.maximum(low - strikes.k[rows], strikes.k[rows] - high)
+                    nearest = rows[[int(away.argmin())]]
+                    if not (self._asked(contour, strikes[nearest], call=call).error <= np.min(wanted)).all():
+                        continue
+                found = self._asked(contour, strikes[rows], call=call)
                 _improve(best, found, rows)
-                good = strikes.k[rows[found.error <= np.broadcast_to(goal, strikes.k.shape)[rows]]]
+                good = strikes.k[rows[found.error <= wanted]]
                 if len(good) > 0:
                     self._served[contour, call] = min(low, good.min()), max(high, good.max())
+
+    @staticmethod
+    def _asked(contour: CutLattice | LiftContour | PutContour, strikes: Strikes, *, call: bool) -> Estimate:
+        found = contour(strikes)
+        return _by_parity(strikes, found) if call and isinstance(contour, PutContour) else found
 
     def _groups(self, strikes: Strikes, rows: Indices, reach: float) -> list[Indices]:
         """Neighbours that one path may serve: all within `reach` of its strike, in units of its width."""

@@ -44,9 +44,10 @@ class Strikes:
         """K = exp(log_k)."""
         return cls(np.exp(log_k), np.expm1(log_k))
 
-    def scaled(self, by: float) -> Strikes:
-        """The same strikes times 1 + `by`."""
-        return Strikes(self.k * (1.0 + by), self.k_minus_1 + by * self.k)
+    def moved(self, *by: float) -> Strikes:
+        """The same strikes times 1 + x, for each x of `by` in turn."""
+        k = np.concatenate([self.k * (1.0 + x) for x in by])
+        return Strikes(k, np.concatenate([self.k_minus_1 + x * self.k for x in by]))
 
     def __getitem__(self, rows: slice | Indices) -> Strikes:
         return Strikes(self.k[rows], self.k_minus_1[rows])
