@@ -22,7 +22,7 @@ import numpy as np
 
 from ballsbins.accounting.curve import ANSWER, SEVERAL, Array, U
 from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
-from ballsbins.accounting.one_epoch.transform import complex_log1p
+from ballsbins.accounting.one_epoch.quadrature import complex_log1p
 
 _ABOVE = 1.01  # a little more than 1, for what was computed itself
 _LEAST_SHARE = 1e-3  # of the error of single curves that every product is charged with

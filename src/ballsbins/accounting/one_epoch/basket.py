@@ -14,18 +14,8 @@ from scipy.special import lambertw
 
 from ballsbins.accounting.one_epoch import cut
 from ballsbins.accounting.one_epoch import transform as laplace
-from ballsbins.accounting.one_epoch.quadrature import worst
-from ballsbins.accounting.one_epoch.transform import (
-    CENTRED,
-    LIGHT_TAIL,
-    REACH,
-    ROOT_TAU,
-    Complex,
-    Flags,
-    Real,
-    second_remainder,
-    spread_of,
-)
+from ballsbins.accounting.one_epoch.quadrature import Complex, Flags, Real, second_remainder, worst
+from ballsbins.accounting.one_epoch.transform import CENTRED, LIGHT_TAIL, REACH, ROOT_TAU, spread_of
 
 FINER = 1.6  # times as many nodes for a probe (B6): with a geometric rule the error to the power 1.6
 _PROBES = 8  # points of the cut at which its values are computed again (B6)

@@ -18,7 +18,9 @@ from ballsbins.accounting.one_epoch.quadrature import (
     PER_LOAD,
     ROUNDINGS,
     Estimate,
+    Flags,
     Nodes,
+    Real,
     Strikes,
     drift_of,
     estimate_of,
@@ -28,7 +30,7 @@ from ballsbins.accounting.one_epoch.quadrature import (
     slope_sum,
     trapezoidal_error,
 )
-from ballsbins.accounting.one_epoch.transform import LARGEST_EXPONENT, SAFE_EXPONENT, Flags, Real
+from ballsbins.accounting.one_epoch.transform import LARGEST_EXPONENT, SAFE_EXPONENT
 
 # B6, B8, … are the numbered bounds of docs/derivation.md. A choice costs time where it is poor: the stated error is
 # computed from the nodes themselves and then asks for other nodes.

@@ -14,8 +14,12 @@ import numpy as np
 from ballsbins.accounting.one_epoch.basket import FINER, Basket
 from ballsbins.accounting.one_epoch.quadrature import (
     DROP,
+    Complex,
     Estimate,
+    Flags,
+    Indices,
     Nodes,
+    Real,
     Strikes,
     estimate_of,
     halved,
@@ -23,7 +27,6 @@ from ballsbins.accounting.one_epoch.quadrature import (
     trapezoidal_error,
     worst,
 )
-from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Real
 
 # Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
 # exponent's curvature in log ω is large); bends hasten slow decay.

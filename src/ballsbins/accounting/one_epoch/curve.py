@@ -30,9 +30,8 @@ from ballsbins.accounting.gaussian import log_hockey_stick
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.interpolate import Interpolant
 from ballsbins.accounting.one_epoch.options import DEEP, GOAL, Options
-from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
+from ballsbins.accounting.one_epoch.quadrature import Estimate, Flags, Strikes
 from ballsbins.accounting.one_epoch.sketch import cubic, log_call, log_small_put
-from ballsbins.accounting.one_epoch.transform import Flags
 
 # B13, B14, … are the numbered bounds of docs/derivation.md.
 # never claim a smaller relative error of δ than this; it grows with |log δ|/25 (B14)

@@ -24,17 +24,8 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr
 
-from ballsbins.accounting.one_epoch.transform import (
-    CENTRED,
-    LARGEST_EXPONENT,
-    LIGHT_TAIL,
-    REACH,
-    Flags,
-    Indices,
-    Real,
-    second_remainder,
-    spread_of,
-)
+from ballsbins.accounting.one_epoch.quadrature import Flags, Indices, Real, second_remainder
+from ballsbins.accounting.one_epoch.transform import CENTRED, LARGEST_EXPONENT, LIGHT_TAIL, REACH, spread_of
 
 # B2, B4, … are the numbered bounds of docs/derivation.md; a choice costs time if it is poor, and digits that B6 sees.
 LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e: beyond, nothing is claimed

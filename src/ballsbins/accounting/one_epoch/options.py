@@ -15,9 +15,8 @@ import numpy as np
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.call import CutLattice, LiftContour
 from ballsbins.accounting.one_epoch.contours import PutContour
-from ballsbins.accounting.one_epoch.quadrature import Estimate, Strikes
+from ballsbins.accounting.one_epoch.quadrature import Estimate, Flags, Indices, Real, Strikes
 from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call
-from ballsbins.accounting.one_epoch.transform import Flags, Indices, Real
 
 # The stated error of a contour decides whether it serves. But for parity (B12 of docs/derivation.md) these numbers
 # only decide which contours are tried, and in which order: choices, tried on the points of tests/data/sweep.json.

@@ -5,6 +5,8 @@
 
 Neither the nodes nor the transform depend on K, so a curve pays for its transform once. A contour is built for one
 strike and serves its neighbours as far as its own error estimate says.
+
+At the end are two functions that numpy does not have with all digits.
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import factorial
 
 from ballsbins.accounting.curve import U
-from ballsbins.accounting.one_epoch.transform import Complex, Flags, Indices, Real
+
+Complex = NDArray[np.complex128]
+Real = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 # B7, B8, … are the numbered bounds of docs/derivation.md.
 DROP = 42.0  # terms below e⁻⁴² = 6·10⁻¹⁹ of the largest are left out (B8)
@@ -30,6 +38,10 @@ _SETTLED = (
     1e-5  # d up to which the trapezoidal rule is seen to converge like that; up to 10⁻² the error is d (B9)
 )
 _GAUSS_POWER, _GAUSS_CLOSE = 1.25, 1e-4  # 20 nodes against 12: power 20/12 = 1.67 (B10)
+
+_FEW_BITS = 0.5  # |z| up to which log|1 + z| comes from log1p of |1 + z|² − 1, which cancels nothing there
+# |q| up to which e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits), its rest, and 1/k!
+_SERIES, _SERIES_REST, _FACTORIALS = 1.0, 1e-17, (1.0 / factorial(np.arange(21))).tolist()
 
 
 @dataclass(frozen=True)
@@ -163,3 +175,43 @@ def estimate_of(scale: Real, total: Real, slack: Real, rough: Real) -> Estimate:
         log = scale + np.log(total)
     good = (total > 0.0) & np.isfinite(log)
     return Estimate(np.where(good, log, -np.inf), error, rough).where(good)
+
+
+def complex_log1p(z: Complex) -> Complex:
+    """log(1 + z) to full relative accuracy in both parts (numpy's complex log1p is not, near 0)."""
+    x, y = z.real, z.imag
+    with np.errstate(invalid="ignore", divide="ignore"):
+        small = 0.5 * np.log1p(x * (2.0 + x) + y * y)
+        modulus = np.where(np.abs(z) < _FEW_BITS, small, np.log(np.abs(1.0 + z)))
+    return modulus + 1j * np.arctan2(y, 1.0 + x)
+
+
+def second_remainder(q: Any) -> Any:
+    """e₂(q) = e^{−q} − 1 + q without cancellation."""
+    size = np.abs(q)
+    near = size < _SERIES
+    if near.all():
+        return _series(q, size)
+    result, far = np.empty_like(q), ~near
+    beyond = q[far]
+    result[far] = np.exp(-beyond) - 1.0 + beyond
+    result[near] = _series(q[near], size[near])
+    return result
+
+
+def _series(q: Any, size: Real) -> Any:
+    """The same as a power series, of as many terms as the largest |q| needs."""
+    if not size.size:
+        return np.zeros_like(q)
+    largest, terms, rest = float(size.max()), 3, 1.0
+    while rest > _SERIES_REST and terms < len(_FACTORIALS):
+        rest *= largest / terms
+        terms += 1
+    p = -q
+    series = np.full_like(p, _FACTORIALS[terms - 1])
+    for coefficient in _FACTORIALS[terms - 2 : 1 : -1]:
+        series *= p
+        series += coefficient
+    series *= p
+    series *= p
+    return series

@@ -14,8 +14,7 @@ from scipy.special import erfcx, log_ndtr, ndtr
 
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.contours import LARGEST_LOG_SADDLE
-from ballsbins.accounting.one_epoch.quadrature import Strikes, drift_of
-from ballsbins.accounting.one_epoch.transform import Real
+from ballsbins.accounting.one_epoch.quadrature import Real, Strikes, drift_of
 
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
 _ROOT_HALF, _ROOT_HALF_PI = np.sqrt(0.5), np.sqrt(0.5 * np.pi)

@@ -22,12 +22,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfc, factorial, lambertw
+from scipy.special import erfc, lambertw
 
-Complex = NDArray[np.complex128]
-Real = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Indices = NDArray[np.intp]
+from ballsbins.accounting.one_epoch.quadrature import Complex, Flags, Real, complex_log1p, second_remainder
 
 # B2, B3, … are the numbered bounds of docs/derivation.md. A number called a choice decides how much work is done: a
 # poor one shows in the sampled error (B6), not in a wrong answer.
@@ -37,9 +34,6 @@ LARGEST_EXPONENT = 700.0  # e⁷⁰⁰ is a double: larger exponents are cut to 
 SAFE_EXPONENT = 600.0  # the same, where a factor of up to e¹⁰⁰ comes on top
 ROOT_TAU = np.sqrt(2.0 * np.pi)
 
-_FEW_BITS = 0.5  # |z| up to which log|1 + z| comes from log1p of |1 + z|² − 1, which cancels nothing there
-# |q| up to which e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits), its rest, and 1/k!
-_SERIES, _SERIES_REST, _FACTORIALS = 1.0, 1e-17, (1.0 / factorial(np.arange(21))).tolist()
 _TINY_LOG_Z = -600.0  # log|z| below which W₀(z) = z in doubles, and scipy's W₋₁ may overflow
 _NEWTON = 8  # steps for W₋₁ from its asymptotic form: each doubles the digits, four would do
 
@@ -86,46 +80,6 @@ class LogTransform:
 def spread_of(s: float) -> float:
     """The standard deviation of Z, or 1 if it is larger."""
     return min(1.0, float(np.sqrt(np.expm1(min(s * s, _MOST_VARIANCE)))))
-
-
-def complex_log1p(z: Complex) -> Complex:
-    """log(1 + z) to full relative accuracy in both parts (numpy's complex log1p is not, near 0)."""
-    x, y = z.real, z.imag
-    with np.errstate(invalid="ignore", divide="ignore"):
-        small = 0.5 * np.log1p(x * (2.0 + x) + y * y)
-        modulus = np.where(np.abs(z) < _FEW_BITS, small, np.log(np.abs(1.0 + z)))
-    return modulus + 1j * np.arctan2(y, 1.0 + x)
-
-
-def second_remainder(q: Any) -> Any:
-    """e₂(q) = e^{−q} − 1 + q without cancellation."""
-    size = np.abs(q)
-    near = size < _SERIES
-    if near.all():
-        return _series(q, size)
-    result, far = np.empty_like(q), ~near
-    beyond = q[far]
-    result[far] = np.exp(-beyond) - 1.0 + beyond
-    result[near] = _series(q[near], size[near])
-    return result
-
-
-def _series(q: Any, size: Real) -> Any:
-    """The same as a power series, of as many terms as the largest |q| needs."""
-    if not size.size:
-        return np.zeros_like(q)
-    largest, terms, rest = float(size.max()), 3, 1.0
-    while rest > _SERIES_REST and terms < len(_FACTORIALS):
-        rest *= largest / terms
-        terms += 1
-    p = -q
-    series = np.full_like(p, _FACTORIALS[terms - 1])
-    for coefficient in _FACTORIALS[terms - 2 : 1 : -1]:
-        series *= p
-        series += coefficient
-    series *= p
-    series *= p
-    return series
 
 
 def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
