@@ -35,6 +35,7 @@ LAYERS: list[list[tuple[str, ...]]] = [
             "dp_events",
         )
     ],
+    [("proof",)],
     [("report",), ("batch_files",), ("data",), ("plots",)],
     [("training",)],
     [("audit",)],

@@ -30,6 +30,7 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sample
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
     from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
+    from ballsbins.proof.certify import certify
     from ballsbins.total import Total
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "Total",
     "UnreachableTargetError",
     "calibrate",
+    "certify",
     "least_steps",
     "most_epochs",
     "new_key",
@@ -66,6 +68,7 @@ _LATER = {
     "Total": "ballsbins.total",
     "calibrate": "ballsbins.calibration",
     "plan": "ballsbins.calibration",
+    "certify": "ballsbins.proof.certify",
     "least_steps": "ballsbins.calibration",
     "most_epochs": "ballsbins.calibration",
 }

@@ -33,7 +33,8 @@ class Bound:
             number to report.
         kind: what the answer is: a "closed form", "exact", a "bracket" (composed by polygons and FFT), "sampled",
             "bounds" (lower and upper differ by more than 0.5 % of ε, or of log δ: no more is known than the two) or
-            an "upper bound". The kind of an array is that of its weakest point.
+            an "upper bound", or "proved" (ball arithmetic: `certify`).
+            The kind of an array is that of its weakest point.
         method: how they were obtained, in words for a reader, such as "exact; bounds at some points" of an array.
             Programs ask for `kind`.
         confidence: 1.0 unless a Monte Carlo method was used: the probability that the interval holds.

@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 Direction = Literal["remove", "add"]
 # What an answer is: a "closed form"; "exact" (evaluated to rounding error); a "bracket" (composed by polygons and
 # FFT); "sampled" (Monte Carlo: it holds with a stated confidence); "bounds" (a lower and an upper one that may be far
-# apart); an "upper bound" with nothing but the trivial one below it.
-Kind = Literal["closed form", "exact", "bracket", "sampled", "bounds", "upper bound"]
+# apart); an "upper bound" with nothing but the trivial one below it; "proved" (ball arithmetic, docs/proof.md).
+Kind = Literal["closed form", "exact", "bracket", "sampled", "bounds", "upper bound", "proved"]
 
 REMOVE: Direction = "remove"  # D(P‖Q): the example is there under P and zeroed out under Q
 ADD: Direction = "add"  # D(Q‖P)

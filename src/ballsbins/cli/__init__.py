@@ -12,6 +12,7 @@ from ballsbins import __version__
 from ballsbins.cli import (
     audit_run,
     build,
+    certify,
     compare,
     experiments,
     plot,
@@ -59,7 +60,7 @@ app = typer.Typer(
 )
 PANELS = {
     "Privacy of a run": (privacy, compare, plot),
-    "What to publish, and whether to believe it": (report, audit_run, verify),
+    "What to publish, and whether to believe it": (report, audit_run, verify, certify),
     "Training": (train, prepare),
     "Batches for data that does not fit": (build,),
     "Pages and experiments": (web, experiments),

@@ -209,6 +209,7 @@ _METHODS: dict[Kind, str] = {
     "sampled": "privacy loss sampled from the dominating pair, with confidence bounds",
     "bounds": "a proved lower and a proved upper bound; the truth between them is not known",
     "upper bound": "Rényi divergences, converted",
+    "proved": "ball arithmetic with a proved bound for everything that is left out",
 }
 
 

@@ -1,0 +1,103 @@
+"""`ballsbins certify`: a proved enclosure of δ, as a certificate that others can check."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ballsbins._extras import load
+from ballsbins._files import write_text
+from ballsbins.cli import output
+from ballsbins.cli.options import RunUnlessCard, refuse_others, with_groups
+from ballsbins.errors import InvalidInputError
+from ballsbins.proof.certificate import Certificate
+from ballsbins.report.numbers import describe, stated
+
+_QUESTION = "What is proved"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("certify")(certify)
+
+
+@with_groups
+def certify(
+    context: typer.Context,
+    run: RunUnlessCard,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", "-e", help="ε at which δ is enclosed.", rich_help_panel=_QUESTION),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option("--delta", "-d", help="δ for which an ε is proved, instead.", rich_help_panel=_QUESTION),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", help="Relative width of the enclosure.", rich_help_panel=_QUESTION),
+    ] = 1e-6,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="File for the certificate.", rich_help_panel=_QUESTION)
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", help="A certificate to check, in place of all other options."),
+    ] = None,
+) -> None:
+    """A proof that δ is what we say. For example: ballsbins certify -s 0.35 -T 1000 -e 10 --json proof.json"""
+    load("flint", feature="Proving bounds", extra="certify")
+    from ballsbins.proof.certify import certify as prove
+
+    if check is not None:
+        refuse_others(context, "check", beside="--check", advice="The certificate states what was run.")
+        return _check_file(check)
+    if (epsilon is None) == (delta is None):
+        advice = "Give the ε at which δ is to be proved, or the δ for which an ε is."
+        raise InvalidInputError("--epsilon and --delta", (epsilon, delta), "one of the two", advice)
+    if json is not None:
+        output.check_place(json)
+    made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance)
+    out = output.console()
+    _show(made)
+    if json is not None:
+        write_text(json, json_module.dumps(made.to_dict(), indent=1, ensure_ascii=True) + "\n")
+        out.print(f"Wrote {json}. Check it with: ballsbins certify --check {json}")
+    return None
+
+
+def _show(made: Certificate) -> None:
+    out = output.console()
+    out.print(f"[bold]{sentence(made)}[/bold]")
+    out.print(describe(made.mechanism), style="dim")
+    out.print()
+    parts = [(f"  {name}", part.lower, part.upper) for name, part in made.directions.items()]
+    rows = [("both directions", made.lower, made.upper), *parts]
+    out.print(output.plain_table([f"δ at ε = {made.epsilon!r}", "at least", "at most"], rows))
+    out.print()
+
+
+def sentence(made: Certificate) -> str:
+    """What a certificate proves, in one line."""
+    if made.target_delta is not None:
+        return f"ε ≤ {made.epsilon!r} is proved at δ = {stated(made.target_delta)}"
+    return f"{made.lower} ≤ δ ≤ {made.upper} is proved at ε = {made.epsilon!r}"
+
+
+def _check_file(file: Path) -> None:
+    from ballsbins.proof.certify import check
+
+    try:
+        saved = json_module.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        bound = f"a file that can be read ({error.strerror})"
+        raise InvalidInputError("--check", str(file), bound, "Name a certificate.") from None
+    except ValueError:
+        raise InvalidInputError("--check", str(file), "a JSON file", "Name a certificate.") from None
+    made = Certificate.from_dict(saved)
+    how = check(made)
+    _show(made)
+    output.console().print(f"Confirmed: {how}.")
