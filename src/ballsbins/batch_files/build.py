@@ -191,7 +191,7 @@ def build(
     with new_epoch(path, manifest) as (made, scratch):
         writer = PartsWriter(
             located(made),
-            plan.inputs.schema,
+            plan.row_schema,
             manifest,
             rows_per_group=plan.rows_per_group,
             compression=plan.compression,
@@ -200,7 +200,9 @@ def build(
             for batches in sorted_batches(plan, row_order, scratch, reporter):
                 writer.write(batches)
                 reporter.written(batches.first_step + len(batches.sizes), manifest.steps)
-            manifest = write_epoch_end(located(made), manifest, writer.sizes, writer.parts)
+            manifest = write_epoch_end(
+                located(made), manifest, writer.sizes, writer.parts, plan.dictionaries.as_batch()
+            )
         finally:
             writer.abandon()
     return manifest
@@ -211,7 +213,7 @@ def sorted_batches(
 ) -> Iterator[Arranged]:
     """Give all batches of an epoch in order, some at a time."""
     plan.require_memory()
-    sort = BucketSort(scratch, plan.inputs.schema, plan.memory)
+    sort = BucketSort(scratch, plan.row_schema, plan.memory)
     rows = _placed_rows(plan, row_order, reporter)
     files = sort.scatter(rows, 0, row_order.num_places, plan.scratch_bytes)
     arrow.default_memory_pool().release_unused()
@@ -222,7 +224,7 @@ def _placed_rows(plan: BuildPlan, row_order: RowOrder, reporter: Reporter) -> It
     start = 0
     for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, plan.memory.chunk_bytes):
         positions = np.arange(start, start + batch.num_rows)
-        yield batch, positions, row_order.places(start, batch)
+        yield plan.dictionaries.encode(batch), positions, row_order.places(start, batch)
         start += batch.num_rows
         reporter.read(start, read_bytes)
     if start != plan.num_examples:

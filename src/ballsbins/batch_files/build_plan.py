@@ -15,6 +15,7 @@ import numpy as np
 from ballsbins import __version__, _check
 from ballsbins._extras import Later
 from ballsbins.batch_files.columns import columns_of
+from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, stored_schema
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
@@ -104,6 +105,26 @@ class BuildPlan:
         """Rows that are read at a time, to be joined to chunks: some of a chunk, as rows may be wider further on."""
         return int(max(1, min(self.memory.most_rows, self.memory.chunk_bytes // (8 * self.row_bytes))))
 
+    @property
+    def _coded(self) -> list[str]:
+        """The columns that are stored as codes; what names the rows stays as it is."""
+        named = None if self.identity is None else self.identity.name
+        return [
+            name
+            for name in self.inputs.dictionary_types
+            if name in self.inputs.schema.names and name != named
+        ]
+
+    @cached_property
+    def dictionaries(self) -> Dictionaries:
+        """The values of dictionary columns, collected once."""
+        return Dictionaries.of(self.inputs, self._coded)
+
+    @property
+    def row_schema(self) -> Any:
+        """The schema of rows while they are sorted and written: with codes for the values of dictionaries."""
+        return stored_schema(self.inputs.schema, self._coded)
+
     def manifest(self, key: Key, epoch: int) -> Manifest:
         """Return the manifest of an epoch.
 
@@ -118,7 +139,10 @@ class BuildPlan:
             raise SecretError(
                 "This is a master key, but a manifest belongs to one run. Give the key of the run: key.for_run()."
             )
-        schema = written_schema(self.inputs.schema, padded=self.padded_to is not None)
+        shown = shown_schema(
+            self.inputs.schema, {name: self.inputs.dictionary_types[name] for name in self._coded}
+        )
+        schema = written_schema(shown, padded=self.padded_to is not None)
         return Manifest(
             sampler=self.sampler,
             epoch=epoch,

@@ -294,6 +294,6 @@ def require_fixed(columns: tuple[Column, ...]) -> None:
             raise InvalidInputError(
                 "columns",
                 column.name,
-                f"of rows of one length, but it is of type {column.type}",
-                "Leave it out, or cut and pad it to a fixed-size list before you build.",
+                f"left out where batches have one shape: the lists of a {column.type} have any length",
+                "Name the other columns, or cut and pad it to a fixed-size list before you build.",
             )

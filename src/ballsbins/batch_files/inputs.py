@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ballsbins._extras import Later, load
+from ballsbins.batch_files.dictionaries import plain_schema, read_plain
 from ballsbins.batch_files.digest import RowsDigest, combined
 from ballsbins.batch_files.input_files import (
     File,
@@ -69,7 +70,11 @@ class Inputs:
         """Use `open_inputs`."""
         self.files, self.csv = tuple(files), csv
         self.footers: list[Footer] = each(read_footer, self.files) if self.is_parquet else []
-        self.stored_schema: pa.Schema = self._common_schema()
+        common = self._common_schema()
+        self.dictionary_types = {
+            entry.name: entry.type for entry in common if arrow.types.is_dictionary(entry.type)
+        }
+        self.stored_schema: pa.Schema = plain_schema(common)
         self.schema: pa.Schema = self.stored_schema
 
     @property
@@ -193,8 +198,13 @@ class Inputs:
             if opened.num_row_groups != len(footer.group_rows):
                 raise changed(file)
             # What is fetched ahead is fetched for all groups of a call.
+            coded = [name for name in names if name in self.dictionary_types]
             for some in [[group] for group in groups] if fetch else [groups]:
-                for batch in opened.iter_batches(rows, row_groups=some, columns=names, use_threads=False):
+                for batch in (
+                    read_plain(source, rows, some, names, coded, buffer_size=1 << 20, pre_buffer=fetch)
+                    if coded
+                    else opened.iter_batches(rows, row_groups=some, columns=names, use_threads=False)
+                ):
                     chosen = batch.select(names)
                     yield chosen if chosen.schema == self.schema else chosen.cast(self.schema)
 

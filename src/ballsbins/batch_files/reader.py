@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -277,8 +277,9 @@ def padded_arrays(
     known = {column.name: column for column in files.manifest.columns}
     require_fixed(tuple(known[name] for name in stored))
     size = -(-largest_batch(files.manifest) // ranks)
+    fills = {name: known[name].fill for name in stored}
     for batch, rows in arrays(batches):
-        yield padded(batch, rows, size)
+        yield padded(batch, rows, size, fills)
 
 
 def largest_batch(manifest: Manifest) -> int:
@@ -304,10 +305,13 @@ def arrays(batches: Iterator[pa.Table]) -> Iterator[tuple[dict[str, NDArray[Any]
         yield convert(table), table.num_rows
 
 
-def padded(batch: dict[str, NDArray[Any]], rows: int, size: int) -> dict[str, NDArray[Any]]:
+def padded(
+    batch: dict[str, NDArray[Any]], rows: int, size: int, fills: Mapping[str, Any]
+) -> dict[str, NDArray[Any]]:
     """Fill every column up to `size` rows; add the weight if there is none."""
     _check.integer("size", size, 1, advice="Give the fixed size of batches.")
     if rows > size:
         raise DataError("A batch of the batch files is larger than it may be. Build them again.")
     weights = batch.get(WEIGHT_COLUMN, np.ones(rows, dtype=np.float32))
-    return {name: filled(column, size) for name, column in (batch | {WEIGHT_COLUMN: weights}).items()}
+    whole = batch | {WEIGHT_COLUMN: weights}
+    return {name: filled(column, size, fills.get(name, 0)) for name, column in whole.items()}

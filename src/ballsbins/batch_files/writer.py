@@ -182,7 +182,7 @@ def write_epoch_end(
     manifest: Manifest,
     sizes: NDArray[np.int64],
     parts: Sequence[StoredFile],
-    dictionaries: pa.Table | None = None,
+    dictionaries: pa.RecordBatch | None = None,
 ) -> Manifest:
     """Write what follows the parts of an epoch: offsets, dictionaries and, last, the manifest.
 
@@ -191,7 +191,7 @@ def write_epoch_end(
         manifest: the facts of the epoch, with its inputs.
         sizes: the rows of each batch in the files.
         parts: the part files, in order.
-        dictionaries: a table of no rows, whose columns have the dictionaries.
+        dictionaries: a batch of no rows, whose columns have the dictionaries.
 
     Returns:
         The manifest as written: with the names and checksums of all files.
@@ -204,8 +204,7 @@ def write_epoch_end(
         buffer = arrow.BufferOutputStream()
         options = arrow.ipc.IpcWriteOptions(compression="zstd")
         with arrow.ipc.new_stream(buffer, dictionaries.schema, options=options) as writer:
-            for batch in dictionaries.to_batches() or [dictionaries.schema.empty_batch()]:
-                writer.write_batch(batch)
+            writer.write_batch(dictionaries)
         words = _written(directory / f"dictionaries-{suffix}.arrow", buffer.getvalue())
     whole = replace(manifest, files=Files(stored, tuple(parts), words))
     (directory / MANIFEST_NAME).write(whole.to_json().encode("utf-8"))

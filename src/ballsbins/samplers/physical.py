@@ -100,7 +100,7 @@ def pad(batch: IndexArray, size: int) -> PaddedBatch:
     return PaddedBatch(filled(batch.astype(np.int64), length, -1), weights_of(len(batch), length))
 
 
-def filled(rows: NDArray[Any], size: int, value: int = 0) -> NDArray[Any]:
+def filled(rows: NDArray[Any], size: int, value: Any = 0) -> NDArray[Any]:
     """Fill an array up to `size` rows with a constant, never with a copy of an example.
 
     A copy would let the bits of other rows depend on an example that is not in the batch.
