@@ -15,7 +15,7 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
 from ballsbins.accounting.one_epoch.renyi import MOST_ORDER, renyi_divergence
-from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, epsilon_at
+from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, epsilon_at, largest_log_delta
 from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.bound import Bound, Directions, Number, Quantity
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _CLOSE = 5e-3
 _LEAST_UNIT = 0.1  # an ε below this is judged as this
 _BEYOND = np.geomspace(1e-4, 20.0, 80)  # how far beyond the ε without truncation one with it is looked for
+_LOOKS = 9  # parts in which these are asked for, the nearest first
 _LEAST_ALLOWED = 1e-300  # a probability that is a double
 _EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is exact
 
@@ -97,13 +98,14 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
     start = max(float(epsilon_at(curve.untruncated, direction, target)[2, 0]) for direction in DIRECTIONS)
     if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
         return
-    epsilon = np.minimum(start + np.append(0.0, _BEYOND), LARGEST_EPSILON)
-    used = np.max(
-        [np.exp(curve.untruncated.log_delta(epsilon, direction).upper) for direction in DIRECTIONS], axis=0
-    )
-    allowed = float(np.max((delta - used) / (1.0 + np.exp(epsilon))))
-    if allowed > 0.0 and np.log(allowed) >= curve.log_p:
-        return
+    allowed = 0.0
+    for epsilon in np.array_split(np.minimum(start + np.append(0.0, _BEYOND), LARGEST_EPSILON), _LOOKS):
+        used = np.exp(largest_log_delta(curve.untruncated.above, epsilon))
+        allowed = max(allowed, float(np.max((delta - used) / (1.0 + np.exp(epsilon)))))
+        if allowed > 0.0 and np.log(allowed) >= curve.log_p:
+            return
+        if delta / (1.0 + np.exp(epsilon[-1])) <= allowed:
+            break  # farther out, where δ(ε) is hard to know, none is better
     if not isinstance(mechanism, Mechanism):
         raise UnreachableTargetError(
             f"these runs truncate batches so often that no epsilon has delta={delta:g}. Ask for a larger delta."

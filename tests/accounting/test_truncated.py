@@ -259,3 +259,31 @@ def test_no_penalty_changes_nothing():
         found = Truncated(gauss, -math.inf, -math.inf).log_delta(epsilon, direction)
         assert np.array_equal(found.upper, gauss.log_delta(epsilon, direction).upper)
         assert np.array_equal(found.lower, gauss.log_delta(epsilon, direction).lower)
+
+
+class Watched(GaussianCurve):
+    """A Gaussian's curve that remembers the largest ε it was asked for."""
+
+    farthest = 0.0
+
+    def at(self, epsilon, direction):
+        Watched.farthest = max(Watched.farthest, float(epsilon.max()))
+        return super().at(epsilon, direction)
+
+
+def test_nothing_is_asked_far_beyond_the_question():
+    """The sum of δ and penalty rises at ε = 5 already, so its least value is before: far out δ takes minutes."""
+    Watched.farthest = 0.0
+    found = Truncated(Watched(1.0), -10.0, -11.0).log_delta(np.array([5.0]), REMOVE)
+    assert Watched.farthest < 5.2
+    grid = np.linspace(0.0, 5.0, 2001)
+    total = np.logaddexp(GaussianCurve(1.0).log_delta(grid, REMOVE).upper, -10.0 + np.logaddexp(0.0, grid))
+    assert found.upper[0] == pytest.approx(float(total.min()), rel=1e-5)
+
+
+def test_poisson_batches_that_are_truncated_have_an_answer_in_little_time():
+    """It took minutes and gigabytes: δ was asked for at ε = 20, four hundred deviations out."""
+    sampler = Poisson(235, max_batch_size=369, num_examples=60_000)
+    bound = Mechanism(sampler, 5.0).epsilon(1e-6)
+    plain = Mechanism(Poisson(235), 5.0).epsilon(1e-6)
+    assert plain.value < bound.upper < 1.01 * plain.value

@@ -51,9 +51,9 @@ def true_positive_rate(
     return lower, value, upper
 
 
-def best_threshold(curve: Curve, direction: Direction, false_positive_rate: float) -> float:
-    """The ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds."""
-    return _minimise(curve, direction, false_positive_rate)[3]
+def best_threshold(curve: Curve, direction: Direction, false_positive_rate: float, right: float) -> float:
+    """The ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds, if it is not beyond `right`."""
+    return _minimise(curve, direction, false_positive_rate, right)[3]
 
 
 class _Points:
@@ -76,20 +76,22 @@ class _Points:
     def f(self) -> Array:
         return self.delta + np.exp(self.epsilon) * self._alpha
 
-    def surround(self) -> None:
+    def surround(self, right: float) -> None:
         """Ask farther out until the minimum is not outside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
-        self.ask(_FIRST)
-        most = min(-math.log(self._alpha), _LARGEST)
+        most = min(-math.log(self._alpha), right)
+        self.ask(np.unique(np.minimum(_FIRST, most)))
         while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
             self.ask(np.unique(np.minimum(self.epsilon[-1] * _FARTHER, most)))
         while self.epsilon[0] > -_LARGEST and self.delta[0, 0] < min(self.f[2].min(), 1.0):
             self.ask(np.array([max(min(_LEFT_FACTOR * self.epsilon[0], _LEFT), -_LARGEST)]))
 
 
-def _minimise(curve: Curve, direction: Direction, alpha: float) -> tuple[float, float, float, float]:
-    """Lower, value and upper of min f, and the ε of the upper one."""
+def _minimise(
+    curve: Curve, direction: Direction, alpha: float, right: float = _LARGEST
+) -> tuple[float, float, float, float]:
+    """Lower, value and upper of min f, and the ε of the upper one; up to `right` if that is known to be enough."""
     points = _Points(curve, direction, alpha)
-    points.surround()
+    points.surround(right)
     for left in range(_ROUNDS, -1, -1):
         epsilon, (below, _, above) = points.epsilon, points.f
         floor = _floors(epsilon, points.delta[0], points.delta[2], alpha)

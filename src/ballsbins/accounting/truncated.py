@@ -60,8 +60,8 @@ _FAR = 12  # in units of √k: J of the closed form, where g(J) is e⁻⁷² or 
 _STIRLING = 16  # n from which five terms of Stirling's series have all digits; one over its coefficients:
 _STIRLING_SERIES = 12, 360, 1260, 1680, 1188
 _CLOSE = 0.1  # |x − m|/(x + m) up to which the deviance is a series: beyond, it loses less than two digits
-# together the largest ε of a question; how far ahead to look whether the sum rises
-_LAST, _AHEAD = 699.9, 0.1
+# how far ahead to look whether the sum rises, relative; from the last ε that is to 700, the largest ε of a question
+_AHEAD, _LAST, _LEAST_TURN = 0.01, 693.0, 1e-6
 _LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is the least double or so
 _ADDED = 32 * U  # of what truncation adds, relative to |log δ| (B1)
 _TAKEN = 16 * U  # of the share that truncation takes away (B1)
@@ -233,14 +233,26 @@ class Truncated(Curve):
         if self.pointwise or self.log_p >= 0.0:  # with p = 1 the bound is 1
             return math.inf
         if direction not in self._turns:
-            near = min(most, _LAST) + np.array([0.0, _AHEAD])
-            here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
-            if beyond <= here:
+            if not self._rises(most, direction):
                 return math.inf
+            # The sum is convex in e^ε: where it rises, its least value is not farther out, where δ is hard to know.
+            # Where to look from does not depend on the question, so neither does what is found.
+            right = min(self.curve.scale, _LAST)
+            while right < _LAST and not self._rises(right, direction):
+                right = min(2.0 * right, _LAST)
+            while right > _LEAST_TURN and self._rises(0.5 * right, direction):
+                right *= 0.5
             self._turns[direction] = best_threshold(
-                self.curve, direction, math.exp(max(self.log_p, _LEAST_LOG_P))
+                self.curve, direction, math.exp(max(self.log_p, _LEAST_LOG_P)), (1.0 + _AHEAD) * right
             )
         return self._turns[direction]
+
+    def _rises(self, epsilon: float, direction: Direction) -> bool:
+        """Whether the sum is larger a little beyond an ε."""
+        at = min(epsilon, _LAST)
+        near = np.array([at, at + _AHEAD * max(abs(at), _LEAST_TURN)])
+        here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
+        return bool(beyond > here)
 
     def _lower(self, epsilon: Array, plain: Array, direction: Direction) -> Array:
         cost = self.log_drop + (0.0 if direction == REMOVE else epsilon)
