@@ -1,6 +1,8 @@
 """The schema decides the dtype and the shape of every array, whatever a batch holds."""
 
 import datetime
+import pickle
+import sys
 from decimal import Decimal
 from itertools import pairwise
 
@@ -9,13 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ballsbins import BallsAndBins
+from ballsbins import BallsAndBins, new_key
 from ballsbins.batch_files import BatchFiles
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.columns import Converter, columns_of
 from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.batch_files.reader import arrays, padded_arrays
+from ballsbins.cli import main
 from ballsbins.errors import DataError, InvalidInputError
 
 ROWS, STEPS = (
@@ -206,6 +209,33 @@ def test_tensors_have_the_same_types(stored, table):
     assert len(kinds) == 1
 
 
+def test_a_batch_crosses_from_a_worker_in_one_piece(stored):
+    """Tens of small tensors in shared memory of their own took thirty times as long as reading them."""
+    torch = pytest.importorskip("torch")
+    from multiprocessing.reduction import ForkingPickler
+
+    from ballsbins.batch_files import torch_dataset
+
+    for batch, piped in zip(
+        torch_dataset.BatchDataset(stored, 0, start=100), (True, False) * 25, strict=True
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            if not piped:
+                patch.setattr(torch_dataset, "_PIPED", -1)
+            plain = batch.__reduce__()
+            shared = [value for value in plain[1] if isinstance(value, torch.Tensor)]
+            assert len(shared) == (0 if piped else 1)
+            again = pickle.loads(ForkingPickler.dumps(batch)) if piped else plain[0](*plain[1])
+        assert list(again) == list(batch)
+        for name, value in batch.items():
+            if isinstance(value, list):
+                assert again[name] == value
+            else:
+                assert again[name].dtype == value.dtype
+                assert torch.equal(again[name].nan_to_num(7), value.nan_to_num(7))
+                again[name][:] = 0  # a tensor of its own
+
+
 @pytest.mark.parametrize(
     "kind", [pa.list_(pa.int32()), pa.large_list(pa.float32()), pa.list_(pa.string())], ids=str
 )
@@ -314,3 +344,40 @@ def test_an_ordered_dictionary_keeps_its_order_and_values_that_no_row_has(key, t
     assert batch["level.valid"].tolist() == [True] * 5 + [False]
     with pytest.raises(InvalidInputError, match=r"column is 'row'"):
         files.dictionary("row")
+
+
+def test_the_command_refuses_a_column_by_name_and_leaves_it_out(tmp_path, monkeypatch, capsys):
+    table = pa.table({"x": range(40), "odd": [{"a": row} for row in range(40)]})
+    pq.write_table(table, tmp_path / "in.parquet")
+    new_key().save(tmp_path / "key")
+    common = [
+        "build",
+        tmp_path / "in.parquet",
+        "--out",
+        tmp_path / "out",
+        "-T",
+        "4",
+        "--key-file",
+        tmp_path / "key",
+    ]
+    for more, said in (
+        ([], "The column 'odd' is of type struct<a: int64>, which becomes no array"),
+        (["--without", "even"], "--without is 'even', but must be among x, odd"),
+        (
+            ["--without", "odd", "--world-size", "11"],
+            "the world size is 11, but must be an integer from 1 to 10",
+        ),
+    ):
+        monkeypatch.setattr(sys, "argv", ["ballsbins", *map(str, common), *more])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(
+        sys, "argv", ["ballsbins", *map(str, common), "--without", "odd", "--world-size", "2"]
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    manifest = BatchFiles.open(tmp_path / "out").manifest
+    assert ([column.name for column in manifest.columns], manifest.world_size) == (["x"], 2)

@@ -306,7 +306,9 @@ def plan_build(
         )
     columns_of(inputs.schema)  # refuses what becomes no array
     smallest = counted // chosen.steps
-    advice = f"A batch has {smallest} rows or more, on average: take fewer ranks, or fewer steps."
+    advice = (
+        f"Batches have about {smallest} rows, and each rank needs some: take fewer ranks, or fewer steps."
+    )
     _check.integer("the world size", world_size, 1, max(smallest, 1), advice=advice)
     limit = memory or Memory()
     if 16 * chosen.steps > limit.limit // 4:

@@ -133,7 +133,7 @@ def _column(entry: pa.Field) -> Column:
     if codes and (lists or shape):
         raise DataError(
             f"The column {entry.name!r} is of type {entry.type}: a list of values of a dictionary. Make it a list of "
-            "the values themselves, or leave it out (--columns)."
+            "the values themselves, or leave it out (--without)."
         )
     return Column(
         entry.name, str(entry.type), entry.nullable, dtype, tuple(shape), unit, lists, codes, masked
@@ -177,9 +177,9 @@ def _leaf(kind: pa.DataType, entry: pa.Field) -> tuple[str, str | None]:
         return "uint8", None
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
         return "bytes", None
-    ways = "Make columns of its parts, or leave it out (--columns)."
+    ways = "Make columns of its parts, or leave it out (--without)."
     if _is_list(kind):
-        ways = "Cut or pad the inner lists to a fixed-size list, or leave the column out (--columns)."
+        ways = "Cut or pad the inner lists to a fixed-size list, or leave the column out (--without)."
     raise DataError(
         f"The column {entry.name!r} is of type {entry.type}, which becomes no array of one dtype and shape. {ways}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_PIPED = 1 << 20  # bytes
 _ALIGNED = 64  # bytes: where the tensors of a batch begin within their common memory
 
 
@@ -36,30 +38,38 @@ class TensorBatch(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         """Put all tensors into one; what is no tensor, such as text, goes as it is."""
-        tensors = {
-            name: value.contiguous()
-            for name, value in self.items()
-            if isinstance(value, torch.Tensor) and value.device.type == "cpu" and not value.requires_grad
-        }
-        layout, end = [], 0
-        for name, tensor in tensors.items():
-            layout.append((name, end, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)))
-            end += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
-        memory = torch.empty(end, dtype=torch.uint8)
-        for (_, begin, _, _), tensor in zip(layout, tensors.values(), strict=True):
-            memory[begin : begin + tensor.nbytes] = tensor.view(-1).view(torch.uint8)
-        others = {name: value for name, value in self.items() if name not in tensors}
-        return _from_one, (memory, layout, others, list(self))
+        layout, arrays_of, others, end = [], [], {}, 0
+        for name, value in self.items():
+            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
+                others[name] = value
+                continue
+            values = np.ascontiguousarray(value.numpy())
+            layout.append((name, end, str(value.dtype).removeprefix("torch."), values.shape))
+            arrays_of.append(values)
+            end += -(-values.nbytes // _ALIGNED) * _ALIGNED
+        memory = np.empty(end, np.uint8)
+        for (_, begin, _, _), values in zip(layout, arrays_of, strict=True):
+            memory[begin : begin + values.nbytes] = values.reshape(-1).view(np.uint8)
+        return _from_one, (_handed_over(memory), layout, others, list(self))
+
+
+def _handed_over(memory: NDArray[np.uint8]) -> Any:
+    """What is small goes through the pipe to the other process; what is large in shared memory."""
+    return bytearray(memory) if memory.nbytes <= _PIPED else torch.from_numpy(memory)
 
 
 def _from_one(
-    memory: torch.Tensor, layout: list[tuple[str, int, str, tuple[int, ...]]], others: Any, names: list[str]
+    memory: Any, layout: list[tuple[str, int, str, tuple[int, ...]]], others: Any, names: list[str]
 ) -> TensorBatch:
     found = dict(others)
+    buffer = memory.numpy() if isinstance(memory, torch.Tensor) else memory
     for name, begin, dtype, shape in layout:
-        kind = getattr(torch, dtype)
-        size = kind.itemsize * int(np.prod(shape))
-        found[name] = memory[begin : begin + size].view(kind).view(shape)
+        kind, count = getattr(torch, dtype), math.prod(shape)
+        if not count:  # frombuffer wants something
+            found[name] = torch.empty(shape, dtype=kind)
+            continue
+        values = torch.frombuffer(buffer, dtype=kind, count=count, offset=begin)
+        found[name] = values if len(shape) == 1 else values.view(shape)
     return TensorBatch((name, found[name]) for name in names)
 
 

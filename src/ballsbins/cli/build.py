@@ -37,6 +37,14 @@ def build(
             "--pad", help="Fill all batches with rows of weight 0 to one size.", rich_help_panel=RUN
         ),
     ] = False,
+    world_size: Annotated[
+        int,
+        typer.Option(
+            "--world-size",
+            help="Number of ranks that will train: each then reads only its own rows.",
+            rich_help_panel=RUN,
+        ),
+    ] = 1,
     noise_multiplier: Annotated[
         float | None,
         typer.Option(
@@ -82,7 +90,7 @@ def build(
         raise InvalidInputError("--epoch", wanted[-1], f"below --epochs, {epochs}", advice)
     prepared = plan_build(
         table.opened(inputs), drawn.sampler_for(), identity_column=table.identity, pad=pad, memory=work.limit(),
-        compression=work.compression, num_examples=examples,
+        compression=work.compression, num_examples=examples, world_size=world_size,
         mechanism=None if noise_multiplier is None else lambda sampler: Mechanism(sampler, noise_multiplier, epochs),
     )  # fmt: skip
     check_row_order(prepared.sampler, prepared.num_examples, prepared.identity)

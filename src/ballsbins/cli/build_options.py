@@ -104,6 +104,13 @@ class Table:
         ),
     ] = None
 
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without", metavar="NAME", help="Column to leave out; may be repeated.", rich_help_panel=DATA
+        ),
+    ] = None
+
     def opened(self, inputs: list[str] | None) -> Inputs:
         """The table that the options describe."""
         from ballsbins.batch_files.inputs import CsvOptions, open_inputs
@@ -116,7 +123,12 @@ class Table:
             if name in named:
                 raise InvalidInputError("--type", entry, f"stated once for {name}", "Leave one of them out.")
             named[name] = kind
-        return open_inputs(inputs or [], csv=CsvOptions(header=not self.no_header, types=named))
+        found = open_inputs(inputs or [], csv=CsvOptions(header=not self.no_header, types=named))
+        names = found.schema.names
+        for name in self.without or ():
+            if name not in names:
+                raise InvalidInputError("--without", name, f"among {', '.join(names)}", "Name a column.")
+        return found.only([name for name in names if name not in self.without]) if self.without else found
 
 
 @dataclass(frozen=True, kw_only=True)
