@@ -287,3 +287,14 @@ def test_poisson_batches_that_are_truncated_have_an_answer_in_little_time():
     bound = Mechanism(sampler, 5.0).epsilon(1e-6)
     plain = Mechanism(Poisson(235), 5.0).epsilon(1e-6)
     assert plain.value < bound.upper < 1.01 * plain.value
+
+
+@pytest.mark.parametrize("sampler", [Poisson, BallsAndBins], ids=lambda kind: kind.__name__)
+def test_no_digits_are_asked_for_far_out(sampler):
+    """With so much noise δ is e⁻³⁰⁰ at ε = 0.5; asking for its digits there took minutes."""
+    plain = Mechanism(sampler(235), 5.0)
+    cut = Mechanism(sampler(235, max_batch_size=369, num_examples=60_000), 5.0)
+    assert plain.epsilon(1e-6).upper < cut.epsilon(1e-6).upper < plain.epsilon(0.95e-6).upper
+    many = cut.delta(np.linspace(0.0, 3.0, 10)).upper
+    assert (np.diff(many) <= 0).all()
+    assert many[-1] <= cut.delta(0.2).upper  # nowhere above what a smaller ε gives

@@ -62,6 +62,7 @@ _STIRLING_SERIES = 12, 360, 1260, 1680, 1188
 _CLOSE = 0.1  # |x − m|/(x + m) up to which the deviance is a series: beyond, it loses less than two digits
 # how far ahead to look whether the sum rises, relative; from the last ε that is to 700, the largest ε of a question
 _AHEAD, _LAST, _LEAST_TURN = 0.01, 693.0, 1e-6
+_IDLE = -30.0  # log of a share of what truncation adds that no digit of the sum shows
 _LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is the least double or so
 _ADDED = 32 * U  # of what truncation adds, relative to |log δ| (B1)
 _TAKEN = 16 * U  # of the share that truncation takes away (B1)
@@ -195,11 +196,11 @@ class Truncated(Curve):
     def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
         """The same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
-        plain = self.curve.log_delta(epsilon, direction)
         if self.log_p == -math.inf or not epsilon.size:
-            return plain, np.zeros(epsilon.shape)
-        value, upper = self._penalised(epsilon, plain)
+            return self.curve.log_delta(epsilon, direction), np.zeros(epsilon.shape)
         turn = self._turn(float(epsilon.max()), direction)
+        plain = self._plain(epsilon, direction, turn)
+        value, upper = self._penalised(epsilon, plain)
         if turn < math.inf:
             at = np.array([turn])
             value_there, upper_there = self._penalised(at, self.curve.log_delta(at, direction))
@@ -210,6 +211,21 @@ class Truncated(Curve):
         added = -np.expm1(np.minimum(plain.upper - upper, 0.0)) + _ADDED * (1 + np.abs(upper))
         penalty = np.exp(np.minimum(self._log_penalty(epsilon), upper + np.log(added)))
         return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
+
+    def _plain(self, epsilon: Array, direction: Direction, turn: float) -> Interval:
+        """The curve without truncation, its digits only where an answer has any use for them.
+
+        Beyond ε* the upper bound is that at ε*, and the lower one is nothing where an example is dropped more often
+        than δ: a cheap bound that shows this is enough.
+        """
+        rough = self.curve.log_upper(np.maximum(epsilon, 0.0), direction) if turn < math.inf else None
+        if rough is None:
+            return self.curve.log_delta(epsilon, direction)
+        idle = (epsilon > max(turn, 0.0)) & (rough < self.log_drop + _IDLE)
+        rows = np.stack([np.full(epsilon.shape, -np.inf), rough, rough])
+        if not idle.all():
+            rows[:, ~idle] = self.curve.log_delta(epsilon[~idle], direction).rows
+        return Interval(*rows)
 
     def penalty_share(self, epsilon: Array, log_delta: Array) -> Array:
         """(1 + e^ε)·p, the part of δ that truncation takes at an ε found for it; all of δ where no ε was."""
