@@ -37,6 +37,16 @@ _AT_ONCE = 1 << 20  # values of per-example gradients in memory at a time
 
 def use_precise_norms(model: Any) -> None:
     """Let a model that Opacus wrapped for ghost clipping take its norms from here; no other model is changed."""
+    for name, value in model._module.named_parameters():
+        if value.dtype in COARSE:  # frozen ones: those to train were looked at before
+            raise RunError(
+                f"The frozen parameter {name!r} is of the type {value.dtype}. The two backward passes of ghost "
+                "clipping round signals that go through it differently, and norms are wrong by up to a hundredth. "
+                "Load the model in float32, or use grad_sample_mode='hooks'."
+            )
+    for layer in model._module.modules():
+        if next(layer.children(), None) is None:
+            layer.register_forward_hook(_require_precise_output)
     model.NORM_SAMPLERS = {nn.Linear: linear_norms, nn.Embedding: embedding_norms}
     # Other layers have norms of their per-example gradients, which Opacus takes in the type that it gets.
     model.GRAD_SAMPLERS = {
@@ -145,11 +155,28 @@ def _meets_again(parameter: Any) -> bool:
 def require_precise_signals(backprops: torch.Tensor) -> None:
     """Refuse signals of 16 bits: norms that follow from them are wrong by up to a hundredth."""
     if backprops.dtype in COARSE:
-        raise RunError(
-            f"The norms to clip by would be of the type {backprops.dtype}, which is wrong by up to a hundredth. "
-            "Ghost clipping needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in "
-            "float64."
-        )
+        raise _coarse(backprops.dtype)
+
+
+def _coarse(kind: torch.dtype) -> RunError:
+    return RunError(
+        f"The norms to clip by would be of the type {kind}, which is wrong by up to a hundredth. Ghost clipping "
+        "needs float32: leave autocast out, or use grad_sample_mode='hooks', which clips in float64."
+    )
+
+
+def _require_precise_output(layer: nn.Module, inputs: Any, output: Any) -> None:
+    """Refuse autocast wherever it is: layers with float32 signals may get them through others that have 16 bits.
+
+    The second pass of ghost clipping then rounds them differently from the first, of which the norms are.
+    """
+    if (
+        isinstance(output, torch.Tensor)
+        and output.dtype in COARSE
+        and torch.is_grad_enabled()
+        and layer.training
+    ):
+        raise _coarse(output.dtype)
 
 
 _TOLERANCE = 1e-3  # of a norm, in float32
@@ -188,19 +215,29 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 "A layer with parameters to train was not called in this step, so its norms are unknown. Use every "
                 "layer in every step, freeze it before make_private, or use grad_sample_mode='hooks'."
             ) from None
-        norms = module.per_sample_gradient_norms
+        # One by one: stacked with a norm of more bits, a coarse one would look as precise.
+        for parameter in module.trainable_parameters:
+            if parameter._norm_sample.dtype != torch.float64:
+                raise _coarse(parameter._norm_sample.dtype)
         if watched is not None:
-            place, norm = watched
-            if norm > float(norms[place]) * (1.0 + _TOLERANCE) + 1e-6:
-                raise RunError(
-                    f"An example's gradient has norm {norm:.6g}, but Opacus found {float(norms[place]):.6g} to clip "
-                    "by: the model uses a weight outside of its layer's own call (such as h @ embedding.weight.T), "
-                    "or examples meet in the model or the loss. Use grad_sample_mode='hooks' for the former."
-                )
+            self._require_norms(*watched)
         self.optimizer.note_clipped()
 
-    def _norm_of_one(self) -> tuple[int, float]:
-        """The norm of the whole gradient of the example with the largest loss, by plain autograd."""
+    def _require_norms(self, place: int, norms: list[float]) -> None:
+        """Refuse norms of one example, parameter by parameter, that are below the true ones."""
+        slack = 1e-6 + _TOLERANCE * 1e-3 * max(norms, default=0.0)
+        for parameter, norm in zip(self.module.trainable_parameters, norms, strict=True):
+            found = float(parameter._norm_sample[place])
+            if norm > found * (1.0 + _TOLERANCE) + slack:
+                raise RunError(
+                    f"An example's gradient has norm {norm:.6g} in a parameter of shape {tuple(parameter.shape)}, "
+                    f"but Opacus found {found:.6g} to clip by: the model uses a weight outside of its layer's own "
+                    "call (such as h @ embedding.weight.T), or examples meet in the model or the loss. Use "
+                    "grad_sample_mode='hooks' for the former."
+                )
+
+    def _norm_of_one(self) -> tuple[int, list[float]]:
+        """The norms of the gradient of the example with the largest loss, for each parameter, by plain autograd."""
         each, module = self.loss_per_sample, self.module
         place = int(each.detach().argmax())
         module.disable_hooks()
@@ -208,8 +245,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
             each[place], module.trainable_parameters, retain_graph=True, allow_unused=True
         )
         module.enable_hooks()
-        squares = [float(part.double().square().sum()) for part in parts if part is not None]
-        return place, sum(squares) ** 0.5
+        return place, [0.0 if part is None else float(part.double().norm()) for part in parts]
 
 
 def _checked(losses: Any) -> CheckedLosses:
