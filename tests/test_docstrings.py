@@ -41,6 +41,7 @@ ELSEWHERE = {
     "truncate": "ballsbins.samplers",
     "MechanismDpEvent": "ballsbins.dp_events",
     "limited": "ballsbins.largest_batch",
+    "PrivateTrainer": "ballsbins.training.huggingface",
     "make_private": "ballsbins.training.torch",
     "BatchFiles": "ballsbins.batch_files",
     "train": "ballsbins.training.jax.trainer",

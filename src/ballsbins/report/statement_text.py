@@ -11,7 +11,7 @@ import math
 from ballsbins.accounting.curve import Kind
 from ballsbins.bound import Bound
 from ballsbins.report.card import Card
-from ballsbins.report.card_parts import ABOUT
+from ballsbins.report.card_parts import ABOUT, is_line
 from ballsbins.report.check import refuse_false
 from ballsbins.report.numbers import (
     batches_of,
@@ -134,8 +134,11 @@ def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
 
 
 def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]:
+    row = card.details.get("privacy_unit")  # what a row of the data is, where a trainer knows it
+    named = f": a {row}" if is_line(row) else ""
     unit = (
-        "One training example. Somebody who contributed k examples has the weaker protection of a group of k."
+        f"One training example{named}. Somebody who contributed k examples has the weaker protection of a group "
+        "of k."
     )
     n = "n" if card.num_examples is None else f"n = {card.num_examples:,}"
     adjacency = (

@@ -76,7 +76,7 @@ class GuardedRun(StepCount):
         self.grid: Grid | None = None  # set when the model is known
         self.machine: MachineCheck | None = None  # None under ghost clipping
         self.devices: set[str] = set()  # where sums were computed
-        self._uncovered: list[str] = []  # why sums of earlier processes are not covered
+        self._uncovered: list[str] = []  # why sums of earlier processes, or of this one, are not covered
         self._noised = -1  # the last step for which noise was drawn
         self._last_noise: str | None = ""  # public: tells which noise the last step had
         self._drawn = 0  # position after the last batch drawn from the sampler
@@ -213,6 +213,11 @@ class GuardedRun(StepCount):
             self.ledger.take(self.key.run, self.steps_taken, noise)
             self.count_repeats(self.ledger.repeats, self.ledger.repeated_to)
         self._last_noise = noise
+
+    def leave_uncovered(self, reason: str) -> None:
+        """Say on the card that floating point is not covered."""
+        if reason not in self._uncovered:
+            self._uncovered.append(reason)
 
     def floating_point(self) -> FloatingPoint:
         """What is known of the run's floating point, in all the processes that it went through."""

@@ -1,0 +1,122 @@
+"""A logical batch in pieces that fit in memory, each with randomness of its own.
+
+`gradient_accumulation_steps` (G) and `per_device_train_batch_size` (b) are about memory here, not about privacy: each
+step has one batch of the mechanism, whose size is random. It is cut into chunks of at most b examples, which are
+dealt to the G substeps of Trainer's loop; some substeps may have several chunks and some none.
+
+**Randomness.** Dropout, and masks that a collator draws, must not let one example change what happens to others. With
+a seed that is public, and a batch that is padded to its longest example, they would: the masks of all examples depend
+on the shape. So every chunk draws from generators seeded with a number derived from the run's key. The generators of
+the process are put back afterwards: they do not advance with the sizes of batches, which are secret, and a checkpoint
+holds nothing of either. A resumed run draws the same masks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ballsbins.errors import RunError
+from ballsbins.samplers import Key
+from ballsbins.training.torch import BallsBinsLoader
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one substep of a step has to do."""
+
+    chunks: tuple[tuple[int, list[Any]], ...]  # the number of the chunk within the batch, and its examples
+    last: int  # the number of the batch's last chunk
+    examples: int  # of the whole batch on this rank; secret
+    final: bool  # whether it is the last piece of its batch
+
+
+class Pieces:
+    """The loader as Trainer's loop sees it: G pieces for each batch. Not a DataLoader, so that nobody prepares it."""
+
+    def __init__(self, loader: BallsBinsLoader, per_step: int, chunk: int) -> None:
+        """Cut batches of a loader, which gives lists of examples."""
+        self._loader, self._per_step, self._chunk = loader, per_step, chunk
+
+    @property
+    def dataset(self) -> Any:
+        """The data set, of which Trainer wants the length."""
+        return self._loader.dataset
+
+    @property
+    def sampler(self) -> Any:
+        """Refuse: whoever asks wants to skip or to deal out batches."""
+        raise RunError(
+            "The batches of a private run cannot be skipped or dealt out: a resumed run goes on at the batch of its "
+            "next step by itself. Leave this loader as it is."
+        )
+
+    def __len__(self) -> int:
+        """Count the substeps of a whole epoch."""
+        return self._loader.mechanism.sampler.steps * self._per_step
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Go on at the next step, up to the end of its epoch."""
+        run = self._loader._run
+        batches = iter(self._loader)
+        while True:
+            with drawn_from(run.key, "examples", run.steps_taken, run.rank):
+                try:
+                    examples = next(batches)
+                except StopIteration:
+                    return
+            chunks = [
+                (number, examples[begin : begin + self._chunk])
+                for number, begin in enumerate(range(0, len(examples), self._chunk))
+            ]
+            share = -(-len(chunks) // self._per_step)
+            for number in range(self._per_step):
+                yield Piece(
+                    tuple(chunks[number * share : (number + 1) * share]),
+                    last=len(chunks) - 1,
+                    examples=len(examples),
+                    final=number == self._per_step - 1,
+                )
+
+
+class Shapes:
+    """The shapes of batches, but for their number of rows."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._seen: set[Any] = set()
+
+    def see(self, batch: Mapping[str, Any]) -> None:
+        """Look at a batch."""
+        tensors = [(name, value) for name, value in sorted(batch.items()) if isinstance(value, torch.Tensor)]
+        self._seen.add(tuple((name, tuple(value.shape[1:])) for name, value in tensors))
+
+    def differ(self, device: Any, ranks: int) -> bool:
+        """Whether they differed, on any rank: examples then decide the shape in which others are computed."""
+        found = torch.tensor(float(len(self._seen) > 1), device=device)
+        if ranks > 1:
+            torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+        return bool(found)
+
+
+@contextmanager
+def drawn_from(key: Key, *domain: str | int) -> Iterator[None]:
+    """Let everything inside draw from generators that are seeded from the key, and put the old ones back."""
+    seed = key.derive("randomness inside a step", *domain)
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(int.from_bytes(seed[:8], "little") >> 1)
+        random.seed(seed)
+        np.random.seed(np.frombuffer(seed, np.uint32))  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002
