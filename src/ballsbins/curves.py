@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ballsbins import _check
-from ballsbins.accounting.bounds_only import Between, OrBounds, ShuffleCurve, below_epochs
+from ballsbins.accounting.bounds_only import Between, Diluted, OrBounds, ShuffleCurve, below_epochs
 from ballsbins.accounting.curve import Curve
-from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.curve import ProductCurve
 from ballsbins.accounting.epochs.moments import CurveMoments, Moments

@@ -6,8 +6,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from ballsbins.accounting.bounds_only import Diluted
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
-from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.one_epoch.lower_bound import BallsAndBinsLowerBound

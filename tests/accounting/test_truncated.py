@@ -9,8 +9,8 @@ import pytest
 from scipy.special import log_ndtr
 
 from ballsbins import BallsAndBins, Mechanism, Poisson
+from ballsbins.accounting.bounds_only import Diluted
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
-from ballsbins.accounting.diluted import Diluted
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.truncated import (

@@ -13,21 +13,36 @@ Lower, the larger of two:
 Upper: Deterministic's, since any fixed assignment of examples to batches is that (the same proposition).
 
 The two may be far apart. `value` is the upper one: whoever trains with shuffled batches can rely on no less.
+
+**An unfinished epoch** dilutes a pair (P, P₀) to ((1−w)·P₀ + w·P, P₀): after t of T steps the example's bin has come
+up with probability w = t/T; if not, nothing was seen of it. With S the likelihood ratio of (P, P₀), that of the
+diluted pair is 1 − w + w·S, so with K = e^ε and K′ = 1 + (K − 1)/w
+
+    E[(1 − w + wS − K)₊] = w·E[(S − K′)₊]        (remove, ε ≥ 0)
+    E[(K − 1 + w − wS)₊] = w·E[(K′ − S)₊]        (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0).
+
+Both are increasing functions of the curve of (P, P₀), so bounds on that curve give bounds on this one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ballsbins.accounting.curve import Array, Curve, Direction, Interval
+from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction, Interval, U
 from ballsbins.accounting.epochs.composition import Accuracy, ComposedCurve
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.lower_bound import MaximumCurve
 from ballsbins.errors import AccuracyError
 
+# B16 of docs/derivation.md.
+_ROUNDING = 16 * U  # of log K′, of the value, relative to what they are made of
+_STRIKE = 8 * U  # of K′ itself, for `add`
+_LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T/t instead
 _SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
 _LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
 _STEP_BACK = 0.3  # of the median ε asked, if a lower bound failed there: from where it is not asked again
@@ -178,3 +193,54 @@ class ShuffleCurve(Between):
             one = MaximumCurve(noise_multiplier, steps, 2.0, 1.0)
             below += below_epochs(one, noise_multiplier, whole, accuracy)
         super().__init__(below, GaussianCurve(noise_multiplier, epochs))
+
+
+@dataclass(frozen=True)
+class Diluted(Curve):
+    """`curve`, of which the example takes part with probability `part` / `whole`."""
+
+    curve: Curve
+    part: int
+    whole: int
+
+    def __post_init__(self) -> None:
+        """Be known by what is diluted."""
+        for name in ("kind", "method", "confidence"):
+            object.__setattr__(self, name, getattr(self.curve, name))
+
+    def at(self, epsilon: Array, direction: Direction) -> Interval:
+        """Bounds on log δ(ε), with K′ rounded to the safe side of each."""
+        lower, upper = self._remove(epsilon) if direction == REMOVE else self._add(epsilon)
+        upper = np.minimum(upper, 0.0)
+        return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
+
+    def _remove(self, epsilon: Array) -> tuple[Array, Array]:
+        stretch = self.whole / self.part
+        near = np.log1p(np.expm1(np.minimum(epsilon, _LARGE)) * stretch)
+        far = epsilon + math.log(stretch) + np.log1p((1 / stretch - 1) * np.exp(-np.maximum(epsilon, _LARGE)))
+        inner = np.where(epsilon <= _LARGE, near, far)  # log K′, to a few roundings
+        error = _ROUNDING * (1 + math.log(stretch))
+        lower = self.curve.log_delta(inner * (1 + _ROUNDING), REMOVE).lower - math.log(stretch) - error
+        upper = self.curve.log_delta(inner * (1 - _ROUNDING), REMOVE).upper - math.log(stretch) + error
+        return lower, upper
+
+    def _add(self, epsilon: Array) -> tuple[Array, Array]:
+        stretch = self.whole / self.part
+        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first has more digits where ε is small, else the second
+        near = epsilon < math.log(2.0)
+        minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
+        plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)
+        slack = _STRIKE * (np.abs(minus) + np.abs(plus))
+        bounds = []
+        for sign in (-1.0, 1.0):
+            strike = plus + minus + sign * slack
+            bound = np.full(epsilon.shape, -np.inf)
+            some = strike > 0.0
+            if some.any():
+                inner = -np.log(strike[some])
+                found = self.curve.log_delta(inner, ADD)
+                size = 1 + math.log(stretch) + epsilon[some] + np.abs(inner)
+                value = (found.lower if sign < 0 else found.upper) + epsilon[some] - inner - math.log(stretch)
+                bound[some] = value + sign * _ROUNDING * size
+            bounds.append(bound)
+        return bounds[0], bounds[1]

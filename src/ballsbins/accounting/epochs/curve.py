@@ -34,11 +34,10 @@ _GOOD = 3e-8  # and up to which no sheet of its own is laid for it
 _MOST_OWN = 8  # sheets laid for single points of one question
 _FLOOR = 1e-13  # never claim less than this
 _REACH = 0.1  # how far around a place its lines serve, relative; at least half a stride
-# A rough ε is looked for in log ε, in deviations: from a Gaussian's on in steps that double, between some ends; then
-# between two looks, until they are close, or one is this close in log(−log δ).
-_FIRST_LOOK, _LAST_LOOKS, _CLOSE_GUESS, _HIT = 0.03, (-7.0, 8.0), 0.2, 0.03
-# from a bracket so narrow on a chord is trusted, up to this share of an end; in a wider one up to the second share
-_NARROW, _INSIDE = 0.6, (0.05, 0.2)
+# A rough ε is looked for in log ε, in deviations, between these ends: from a Gaussian's on by steps of Newton, none
+# longer than this, until one is short.
+_ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 8.0), 8, 1.5, 0.1
+_FLATTEST = 0.05  # slope of log(−log δ) in log ε: no step takes it for less
 _LEAST_LOG = 1e-3  # of −log δ that is told from 0
 _PER_DIGITS = (
     25.0  # the floor grows with |log δ| by itself for every so much: that is the rounding of the logarithm
@@ -94,28 +93,23 @@ class ProductCurve(Curve):
         """A first guess of ε from log δ, by the saddlepoint formula."""
         product = self._product(direction)
         known: dict[float, float] = {}  # x = log ε, in deviations → y = log(−log δ), of slope 2 if Gaussian
-
-        def look(x: float) -> float:
-            if x not in known:
-                known[x] = _log_minus(float(product.estimate(np.exp([x]) * product.deviation)[0]))
-            return known[x]
-
         for target in {_log_minus(float(log_deltas.min())), _log_minus(float(log_deltas.max()))}:
-            low = high = 0.5 * (target + math.log(2.0))
-            step = _FIRST_LOOK + 0.5 * abs(target - look(low))
-            while look(high) < target and high < _LAST_LOOKS[1]:
-                low, high, step = high, high + step, 2.0 * step
-            while look(low) > target and low > _LAST_LOOKS[0]:
-                low, high, step = low - step, low, 2.0 * step
-            while high - low > _CLOSE_GUESS:
-                # the chord, but not too close to an end: with rare jumps y has a plateau
-                share = (target - look(low)) / max(look(high) - look(low), TINY)
-                wide = high - low > _NARROW
-                least = _INSIDE[wide]
-                x = low + (high - low) * min(max(share, least), 1.0 - least)
-                if not wide and abs(target - look(x)) < _HIT:
+            low, high = _ENDS
+            x = 0.5 * (target + math.log(2.0))
+            for _ in range(_MOST_LOOKS):
+                epsilon = product.deviation * math.exp(x)
+                log, slope = product.look(epsilon)
+                known[x] = y = _log_minus(log)
+                low, high = (x, high) if y < target else (low, x)
+                step = (target - y) / max(slope * epsilon / min(log, -_LEAST_LOG), _FLATTEST)
+                if abs(step) < _CLOSE_GUESS:
+                    known[x + step] = target
                     break
-                low, high = (x, high) if look(x) < target else (low, x)
+                if high - low < 2.0 * _CLOSE_GUESS:
+                    break
+                # With rare jumps y has a plateau, on which such a step leads anywhere.
+                x = min(max(x + step, x - _LONGEST_STEP), x + _LONGEST_STEP)
+                x = x if low < x < high else 0.5 * (low + high)
         at = np.array(sorted(known))
         minus = np.maximum.accumulate([known[x] for x in at])
         wanted = [_log_minus(float(log)) for log in log_deltas]

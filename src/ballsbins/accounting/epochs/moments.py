@@ -10,7 +10,7 @@ up to aliases of M at the distance 2π/h, which the same sum over every second p
 positive at real u: relative accuracy of v is relative accuracy of M − 1, however small that is. All y of a line are
 one fast Fourier transform.
 
-Jumps may be split off (`jumps`).
+Jumps may be split off (`survey`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from scipy import fft
 
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
-from ballsbins.accounting.epochs.jumps import Split, lowest_before_bump
-from ballsbins.accounting.epochs.survey import Survey
+from ballsbins.accounting.epochs.survey import Split, Survey, lowest_before_bump
 
 Complex = NDArray[np.complex128]
 
@@ -34,11 +33,12 @@ _MOST_POINTS = 2**17  # of one lattice
 _SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
 _RESOLVED = 1e-6
 _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
-FIRST_FLOOR = -60.0  # log v down to which a run is looked at first
+FIRST_FLOOR = -110.0  # log v down to which a run is looked at first: enough for δ = 10⁻⁶ after many runs
 SPREAD = 2.5  # of a Gaussian, ½E|X| is 0.4 deviations: its inverse
 LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that is to be a double
 TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
 _FIRST_SPACING = 0.25  # of the spread: fine enough for most runs, and every second point shows it
+_RATIOS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0)  # of lattices that share points: spacings are powers of 2
 _LEVEL, _STEADY = 1e-3, 1e-6  # changes of a logarithm over a cell below which the mean of both ends will do
 _SERIES = 0.25  # |x| up to which seven terms of the series of log(x/sinh x) have all digits
 _NO_LONGER = 0.2  # an error that falls by less than this factor has come down to rounding
@@ -109,16 +109,20 @@ def log_sinhc(x: Complex) -> Complex:
     return np.where(np.abs(x) < _SERIES, series, np.log(2.0 * far) - far - np.log(1.0 - np.exp(-2.0 * far)))
 
 
-def log_integral(position: Array, log_f: Array) -> Array:
-    """Log ∫ f over all of `position`, f taken to be exponential between its points (rows of `log_f`)."""
-    most = log_f.max(axis=-1)
-    scaled = log_f - most[..., None]
-    size = np.exp(scaled)
-    fall, change = scaled[..., 1:] - scaled[..., :-1], size[..., 1:] - size[..., :-1]
+def log_integrals(position: Array, log_f: Array, tilts: Array) -> Array:
+    """Log ∫ f(x) e^{tx} dx over all of `position` for every tilt t, f taken to be exponential between its points."""
+    tilted = np.multiply.outer(tilts, position)
+    tilted += log_f
+    most = tilted.max(axis=1)
+    tilted -= most[:, None]
+    size = np.exp(tilted, out=tilted)
+    cells = np.diff(position)
     with np.errstate(invalid="ignore", divide="ignore"):
-        # the logarithmic mean of both ends
-        mean = np.where(np.abs(fall) > _LEVEL, change / fall, size[..., :-1] + 0.5 * change)
-    return np.asarray(most + np.log(np.vecdot(mean, np.diff(position))))
+        rate = np.add.outer(tilts, np.diff(log_f) / cells)  # of the exponential in each cell
+        area = (size[:, 1:] - size[:, :-1]) / rate
+        row, cell = np.nonzero(~(np.abs(rate) * cells > _LEVEL))
+    area[row, cell] = 0.5 * (size[row, cell] + size[row, cell + 1]) * cells[cell]
+    return np.asarray(most + np.log(area.sum(axis=1)))
 
 
 def weighted_error(error: Array, log_share: Array) -> float:
@@ -178,13 +182,13 @@ class Moments:
     def rough(self, c: Array, split: Split | None) -> Array:
         """Log M_body at real c outside of [0, 1], roughly: enough to place lines."""
         log_v = self.log_v if split is None else self.log_v + split.log_body(self.loss)
-        body = log_integral(self.loss, log_v + (c[:, None] - 1.0) * self.loss)
+        body = log_integrals(self.loss, log_v, c - 1.0)
         return np.logaddexp(0.0, np.log(c * (c - 1.0)) + body)
 
     def rough_jump(self, c: Array, split: Split) -> Array:
         """Log of J/(u(u−1)) there."""
         log_v = self.log_v + split.log_local_jump(self.loss)
-        return log_integral(self.loss, log_v + (c[:, None] - 1.0) * self.loss)
+        return log_integrals(self.loss, log_v, c - 1.0)
 
     def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
         """M_body at u = c + iy, roughly: v is taken to be exponential between the points that were looked at."""
@@ -331,17 +335,15 @@ class CurveMoments(Moments):
         return first, log_v[rows], error[rows]
 
     def _values(self, h: float, first: int, end: int) -> tuple[Array, Array]:
-        """Log v and half the distance of its bounds at multiples of h; a wider lattice has some of them."""
+        """Log v and half the distance of its bounds at multiples of h; other lattices have some of them."""
         index = np.arange(first, end)
         value, error = np.full(index.size, np.nan), np.zeros(index.size)
-        for wider in (2 * h, 4 * h, 8 * h):
-            if wider in self._lattices:
-                start, *known = self._lattices[wider]
-                ratio = round(wider / h)
-                rows = (index % ratio == 0) & (index >= ratio * start)
-                rows &= index < ratio * (start + known[0].size)
-                at = index[rows] // ratio - start
-                value[rows], error[rows] = known[0][at], known[1][at]
+        for ratio in _RATIOS:
+            if ratio * h in self._lattices:
+                start, *known = self._lattices[ratio * h]
+                at = np.floor(index / ratio).astype(np.int64) - start
+                rows = (index % ratio == 0.0) & (at >= 0) & (at < known[0].size) & np.isnan(value)
+                value[rows], error[rows] = known[0][at[rows]], known[1][at[rows]]
         k = h * index
         for side, direction in ((k >= 0.0, REMOVE), (k < 0.0, ADD)):
             rows = np.isnan(value) & side

@@ -22,7 +22,6 @@ from numpy.polynomial.chebyshev import chebval
 from scipy import fft
 
 from ballsbins.accounting.curve import ANSWER, Array
-from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.moments import (
     DEEP,
     FIRST_FLOOR,
@@ -38,6 +37,7 @@ from ballsbins.accounting.epochs.moments import (
     refined,
     weighted_error,
 )
+from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.gaussian import log_hockey_stick
 from ballsbins.accounting.poisson import PoissonStepCurve
 

@@ -27,9 +27,9 @@ import numpy as np
 from scipy.special import gammaln
 
 from ballsbins.accounting.curve import REMOVE, Array, Direction
-from ballsbins.accounting.epochs.jumps import Split
 from ballsbins.accounting.epochs.lines import Line, Lines, NoLine, Term, assemble
 from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Grid, Moments, TooFine
+from ballsbins.accounting.epochs.survey import Split
 
 _SADDLES = 120  # candidates for c: with fewer, the estimates are poor
 _NEGLIGIBLE = 44.0  # jumps whose effect is this far below the value, in logs, are left out
@@ -48,8 +48,8 @@ _END = 1e-13
 _NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
 _ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
-# below 1.2 times the log of the value a loss does not matter; else look so much deeper
-_DEEPER, _FURTHER = 1.2, 1.35
+# so far below 1.2 times the log of the value a loss does not matter; else look so much deeper
+_DEEPER, _BELOW_VALUE, _FURTHER = 1.2, 60.0, 1.35
 _SPARE = 20.0  # what a saddle may lie below a Gaussian's, in logs
 _SAME_VALLEY = 0.95  # a valley no nearer than this, relative, is the one known already
 _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
@@ -78,7 +78,7 @@ class Product:
         self._right = direction == REMOVE
         self.count = sum(count for _, count in self.factors)
         self._floor = FIRST_FLOOR
-        self._estimates: dict[float, float] = {}
+        self._looks: dict[float, tuple[float, float]] = {}
         self._known: dict[tuple[bool, Split | None], list[Array]] = {}
         self._ratios: dict[tuple[bool, Split], Array] = {}
 
@@ -105,15 +105,16 @@ class Product:
 
     def estimate(self, epsilon: Array) -> Array:
         """Log δ by the saddlepoint formula at some ε ≥ 0: no bound."""
-        return np.array([self._estimate(float(e)) for e in epsilon])
+        return np.array([self.look(float(e))[0] for e in epsilon])
 
-    def _estimate(self, epsilon: float) -> float:
-        if epsilon not in self._estimates:
-            log = (
-                self._ways(epsilon)[0].together if self._right else self._ways(-epsilon)[0].together + epsilon
-            )
-            self._estimates[epsilon] = min(log, 0.0)
-        return self._estimates[epsilon]
+    def look(self, epsilon: float) -> tuple[float, float]:
+        """The same at one ε, and its slope there: K occurs as K^{1−c} only."""
+        if epsilon not in self._looks:
+            way = self._ways(epsilon if self._right else -epsilon)[0]
+            c = max(way.terms, key=lambda term: term.estimate).c
+            log, slope = (way.together, 1.0 - c) if self._right else (way.together + epsilon, c)
+            self._looks[epsilon] = min(log, 0.0), slope
+        return self._looks[epsilon]
 
     def log_bound(self, k: float, enough: float = -math.inf) -> float:
         """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
@@ -148,7 +149,7 @@ class Product:
         while True:
             ways = self._ways(k + reach if self._right else k)
             # beyond what has been looked at no loss may matter
-            deep = self._floor < _DEEPER * ways[0].together + FIRST_FLOOR - math.log(self.count)
+            deep = self._floor < _DEEPER * ways[0].together - _BELOW_VALUE - math.log(self.count)
             covered = all(moments.covers(ways[0].terms[0].c, ways[0].split) for moments, _ in self.factors)
             if covered and (deep or not self._right):
                 break

@@ -47,6 +47,11 @@ class Basket:
         """The noise multiplier of the heaviest tail."""
         return min(sigma for _, sigma in self.kinds)
 
+    @property
+    def largest_sigma(self) -> float:
+        """The noise multiplier of the lightest tail."""
+        return max(sigma for _, sigma in self.kinds)
+
     def exponent(self, omega: Complex, refine: float = 1.0) -> tuple[Complex, Real]:
         """Σ count·(log L, centred where that is exact) and the number of bins that are not centred, at each ω.
 

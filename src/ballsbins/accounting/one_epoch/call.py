@@ -57,6 +57,8 @@ _TRACE_STEP = 0.25  # of u, to find the end of a path; the nodes are others
 _PANEL = 1.0  # of u
 _BELOW, _LEAST_CUT = 1.5, 0.5  # in log r: how far below what matters, and below r*, the cut is followed
 _WIDEST, _IN_WIDTHS, _GROWTH = 0.8, 2.5, 1.3  # panels on the cut: in log r, in widths at r*, growth
+# far below r* the integrand is a Gaussian in log r, of deviation 1/σ: wider ones in units of that, up to so much
+_IN_DEVIATIONS, _WIDEST_OF_ALL = 1.5, 2.4
 # A reserve on every term of the cut, on top of its rounding and of what the probes see of L (B11): far below the goal
 # of 10⁻¹⁰, so it decides nothing.
 _RESERVE = 1e-13
@@ -237,10 +239,11 @@ class LiftContour:
         # on the cut, panels no wider than the integrand's scale at r*
         bottom = min(float(significant[0]) - _BELOW, log_r - _LEAST_CUT)
         width = min(_WIDEST, _IN_WIDTHS / np.sqrt(max(curvature, 1.0)))
+        widest = min(max(_WIDEST, _IN_DEVIATIONS / basket.largest_sigma), _WIDEST_OF_ALL)
         edges = [log_r]
         while edges[-1] > bottom:
             grown = width * _GROWTH ** ((len(edges) - 1) / fineness)
-            edges.append(edges[-1] - min(grown, _WIDEST) / fineness)
+            edges.append(edges[-1] - min(grown, widest) / fineness)
         self.cut_fine, self.cut_rough = self._cut_rules(np.array(edges[::-1]))
 
     def _rules(self, path: Path, reach: float, panels: int) -> tuple[Nodes, Nodes]:
