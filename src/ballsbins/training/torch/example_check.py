@@ -10,7 +10,8 @@ its batch, and from a batch of that example alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -60,4 +61,38 @@ def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
             "noise hides that. The loss must be one value for each example, which divides by nothing of the batch "
             "(tokens, class weights, num_items_in_batch), and the model must not mix examples or see their padding "
             "(give attention_mask and position_ids where the padding is on the left)."
+        )
+
+
+class WatchedLoss:
+    """A criterion of the user's, in hooks mode: it is what it was, and sometimes one example is looked at alone."""
+
+    def __init__(self, criterion: Any, loss_reduction: str, is_time: Callable[[], bool]) -> None:
+        """Watch a criterion that takes outputs and targets with one row for each example."""
+        self._criterion, self._reduction, self._is_time = criterion, loss_reduction, is_time
+
+    def __call__(self, outputs: torch.Tensor, *targets: Any, **options: Any) -> Any:
+        """Compute the loss."""
+        if torch.is_grad_enabled() and outputs.requires_grad and len(outputs) > 1 and self._is_time():
+            self._look(outputs.detach(), targets, options)
+        return self._criterion(outputs, *targets, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._criterion, name)
+
+    def _look(self, outputs: torch.Tensor, targets: Sequence[Any], options: dict[str, Any]) -> None:
+        """Compare what the loss sends back to the first row, within its batch and alone."""
+        rows = len(outputs)
+
+        def first(value: Any) -> Any:
+            is_rows = isinstance(value, torch.Tensor) and value.dim() > 0 and len(value) == rows
+            return value[:1] if is_rows else value
+
+        alone = outputs[:1].clone().requires_grad_()
+        within = outputs.clone().requires_grad_()
+        one = self._criterion(alone, *map(first, targets), **{k: first(v) for k, v in options.items()})
+        every = self._criterion(within, *targets, **options)
+        factor = float(rows) if self._reduction == "mean" else 1.0
+        require_own_gradient(
+            factor * gradient_of(every, [within])[: alone.numel()], gradient_of(one, [alone])
         )

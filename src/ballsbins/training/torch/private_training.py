@@ -23,6 +23,7 @@ from ballsbins.samplers import Key, as_key
 from ballsbins.training.grid import Grid
 from ballsbins.training.torch.accountant import NAME, BallsBinsAccountant
 from ballsbins.training.torch.clipped_sums import EXCESS
+from ballsbins.training.torch.example_check import WatchedLoss
 from ballsbins.training.torch.ghost_clipping import CheckedLoss, use_precise_norms
 from ballsbins.training.torch.guarded_run import GuardedRun
 from ballsbins.training.torch.ledger import ACCOUNTED, UNPUBLISHED, Ledger
@@ -67,7 +68,8 @@ def make_private(
         max_grad_norm: C, the norm to clip to, above 0.
         key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
             experiments.
-        criterion: the loss, for "ghost" only.
+        criterion: the loss. With "ghost" it is required; with "hooks" it is checked: other examples must not change
+            what it sends back to one.
         grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
         loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
         engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
@@ -80,8 +82,8 @@ def make_private(
         loader_options: go to the DataLoader: num_workers, collate_fn, pin_memory and so on.
 
     Returns:
-        What Opacus' `make_private` returns: (model, optimizer, loader), and for "ghost" (model, optimizer, criterion,
-        loader).
+        What Opacus' `make_private` returns: (model, optimizer, loader), and with a criterion (model, optimizer,
+        criterion, loader). Use that criterion.
 
     Raises:
         InvalidInputError: an argument is not usable; also where integers of the sum could overflow.
@@ -163,6 +165,8 @@ def make_private(
     if grad_sample_mode == "ghost":
         made[2].__class__ = CheckedLoss
         use_precise_norms(private_model)
+    elif criterion is not None:
+        return *made[:2], WatchedLoss(criterion, loss_reduction, private_optimizer.is_time_to_check), made[-1]
     return made
 
 
@@ -235,10 +239,6 @@ def _check_mode(mode: str, criterion: Any) -> None:
             None,
             "given for grad_sample_mode='ghost'",
             "Ghost clipping goes through the loss: name it.",
-        )
-    if mode == "hooks" and criterion is not None:
-        raise InvalidInputError(
-            "criterion", type(criterion).__name__, "left out for 'hooks'", "Use your loss as it is."
         )
 
 
