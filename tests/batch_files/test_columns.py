@@ -125,9 +125,9 @@ def test_every_batch_has_the_same_arrays(stored, table):
     wanted = expected_types(table.column_names[1:])
     if stored.manifest.padded_to is not None:
         wanted["weight"] = ("float32", ())
-    seen = [shown_types(batch, rows) for batch, rows in arrays(stored.batches(0))]
+    seen = [shown_types(batch, rows) for batch, rows in arrays(stored, 0)]
     assert all(found == wanted for found in seen)
-    empty = [rows for _, rows in arrays(stored.batches(0)) if rows == 0]
+    empty = [rows for _, rows in arrays(stored, 0) if rows == 0]
     assert bool(empty) == (stored.manifest.padded_to is None), "the case of an empty batch is there"
     said = {entry.name: (entry.dtype, entry.shape) for entry in stored.manifest.columns}
     assert said == {
@@ -139,7 +139,7 @@ def test_every_batch_has_the_same_arrays(stored, table):
 
 def test_the_values_are_those_of_the_table(stored, table, key):
     """Compared row by row with Python's own values, by a way of its own."""
-    for indices, (batch, _) in zip(SAMPLER.batches(ROWS, key), arrays(stored.batches(0)), strict=True):
+    for indices, (batch, _) in zip(SAMPLER.batches(ROWS, key), arrays(stored, 0), strict=True):
         for name in table.column_names[1:]:
             plain = name.removesuffix("!")
             for place, row in enumerate(indices.tolist()):
@@ -198,7 +198,7 @@ def test_tensors_have_the_same_types(stored, table):
     from ballsbins.batch_files.torch_dataset import BatchDataset
 
     kinds = set()
-    for batch, (wanted, _) in zip(BatchDataset(stored, 0), arrays(stored.batches(0)), strict=True):
+    for batch, (wanted, _) in zip(BatchDataset(stored, 0), arrays(stored, 0), strict=True):
         kinds.add(tuple((name, getattr(value, "dtype", list)) for name, value in batch.items()))
         for name, value in batch.items():
             if wanted[name].dtype == object:
@@ -245,7 +245,7 @@ def test_lists_of_any_length_are_values_and_offsets(kind, key, tiny, tmp_path):
     pq.write_table(pa.table({"tags": pa.array(lists, kind)}), tmp_path / "in.parquet")
     build(plan_build(open_inputs([tmp_path / "in.parquet"]), SAMPLER, memory=tiny), tmp_path / "out", key)
     files = BatchFiles.open(tmp_path / "out")
-    for indices, (batch, rows) in zip(SAMPLER.batches(ROWS, key), arrays(files.batches(0)), strict=True):
+    for indices, (batch, rows) in zip(SAMPLER.batches(ROWS, key), arrays(files, 0), strict=True):
         offsets = batch["tags.offsets"]
         assert (offsets.dtype, offsets.shape) == (np.int64, (rows + 1,))
         found = [batch["tags"][begin:end].tolist() for begin, end in pairwise(offsets)]
@@ -339,7 +339,7 @@ def test_an_ordered_dictionary_keeps_its_order_and_values_that_no_row_has(key, t
     assert files.dictionary("level").equals(levels)
     (table,) = files.batches(0)
     assert table["level"].type.ordered
-    ((batch, _),) = arrays(files.batches(0))
+    ((batch, _),) = arrays(files, 0)
     assert batch["level"].tolist() == [2, 1, 2, 0, 2, 0]
     assert batch["level.valid"].tolist() == [True] * 5 + [False]
     with pytest.raises(InvalidInputError, match=r"column is 'row'"):

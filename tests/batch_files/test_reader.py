@@ -102,7 +102,7 @@ def test_ranks_partition_every_batch_as_in_memory(stored, key):
 
 def test_views_without_a_copy(stored):
     """A batch is one piece of what was read: NumPy sees its memory, not a copy."""
-    assert not any(batch["row"].flags.owndata for batch, _ in arrays(BatchFiles.open(stored).batches(0)))
+    assert not any(batch["row"].flags.owndata for batch, _ in arrays(BatchFiles.open(stored), 0))
 
 
 def test_chosen_columns(stored):

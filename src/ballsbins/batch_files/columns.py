@@ -191,6 +191,7 @@ class Converter:
     def __init__(self, schema: pa.Schema) -> None:
         """Look at the schema, once for all batches."""
         self.columns = columns_of(schema)
+        self._lists = [column for column in self.columns if column.lists]
         self._steps = [_conversion(column, entry) for column, entry in zip(self.columns, schema, strict=True)]
 
     def __call__(self, table: pa.Table) -> Arrays:
@@ -200,6 +201,29 @@ class Converter:
             whole = pieces.chunk(0) if pieces.num_chunks == 1 else pieces.combine_chunks()
             convert(column, whole, found)
         return found
+
+    def cut(self, whole: Arrays, begin: int, rows: int) -> tuple[Arrays, int]:
+        """Return (the arrays, their number of rows) of some of the rows that were converted, without a copy."""
+        found = {name: values[begin : begin + rows] for name, values in whole.items()}
+        for column in self._lists:
+            offsets = whole[column.name + OFFSETS][begin : begin + rows + 1]
+            found[column.name + OFFSETS] = offsets - offsets[0]
+            for name in {column.name, column.name + VALID} & whole.keys():
+                found[name] = whole[name][offsets[0] : offsets[-1]]
+        return found, rows
+
+    def share(self, whole: Arrays, begin: int, rows: int, rank: int, ranks: int) -> tuple[Arrays, int]:
+        """Return every `ranks`-th row of some that were converted, from the `rank`-th on."""
+        found = {name: values[begin + rank : begin + rows : ranks] for name, values in whole.items()}
+        for column in self._lists:
+            offsets = whole[column.name + OFFSETS][begin : begin + rows + 1]
+            begins, ends = offsets[:-1][rank::ranks], offsets[1:][rank::ranks]
+            elements = [np.arange(first, last) for first, last in zip(begins, ends, strict=True)]
+            chosen = np.concatenate([np.empty(0, np.int64), *elements])
+            found[column.name + OFFSETS] = np.concatenate(([0], np.cumsum(ends - begins)))
+            for name in {column.name, column.name + VALID} & whole.keys():
+                found[name] = whole[name][chosen]
+        return found, len(range(rank, rows, ranks))
 
 
 def _conversion(column: Column, entry: pa.Field) -> Callable[[Column, Any, Arrays], None]:

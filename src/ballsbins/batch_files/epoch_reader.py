@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins._extras import Later
+from ballsbins.batch_files.columns import Arrays, Converter
 from ballsbins.batch_files.format import Files, Manifest, StoredFile
 from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
 from ballsbins.batch_files.store import Location
@@ -137,6 +138,31 @@ def read_batches(
 ) -> Iterator[pa.Table]:
     """Give the batches of an epoch from step `start` on: those of one rank."""
     own = epoch.manifest.world_size == ranks
+    for piece, begin, size in _cuts(epoch, start, rank, ranks, columns):
+        batch = piece.slice(begin, size)
+        yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
+
+
+def read_arrays(
+    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
+) -> Iterator[tuple[Arrays, int]]:
+    """Give (the arrays, the number of rows) of each batch. A row group is converted at once and then cut."""
+    own = epoch.manifest.world_size == ranks
+    convert, last, whole = Converter(_empty(epoch, columns).schema), None, {}
+    for piece, begin, size in _cuts(epoch, start, rank, ranks, columns):
+        if piece is not last:
+            last, whole = piece, convert(piece)
+        yield convert.cut(whole, begin, size) if own else convert.share(whole, begin, size, rank, ranks)
+
+
+def _cuts(
+    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
+) -> Iterator[tuple[pa.Table, int, int]]:
+    """Give, for each batch, what was read at once, the row where the batch begins in it, and its number of rows.
+
+    Of all ranks, unless the files are laid out for so many.
+    """
+    own = epoch.manifest.world_size == ranks
     stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
     sizes = epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets)
     try:
@@ -146,9 +172,8 @@ def read_batches(
                 piece, used = next(stream), 0
             if used + size > piece.num_rows:
                 raise damaged(epoch.directory)
-            batch = piece.slice(used, size)
+            yield piece, used, size
             used += size
-            yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
     finally:
         stream.close()
 

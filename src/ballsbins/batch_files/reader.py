@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ballsbins import _check
-from ballsbins.batch_files.columns import Converter, require_fixed
+from ballsbins.batch_files.columns import Arrays, require_fixed
 from ballsbins.batch_files.epoch_directory import complete_epochs, read_manifest, require_private
-from ballsbins.batch_files.epoch_reader import EpochReader, read_batches
+from ballsbins.batch_files.epoch_reader import EpochReader, read_arrays, read_batches
 from ballsbins.batch_files.format import MANIFEST_NAME, WEIGHT_COLUMN, Manifest, epoch_name, stored_epoch
 from ballsbins.batch_files.store import Location, located
 from ballsbins.errors import DataError, InvalidInputError
@@ -120,10 +119,7 @@ class BatchFiles:
             InvalidInputError: an argument is out of its range, or a column is not there.
             DataError: the epoch is not there, is of another run, or is damaged.
         """
-        number, first, (rank, ranks), wanted = self._checked(epoch, start, rank, ranks, columns)
-        opened = self._open_epoch(number)
-        _warn_of_other_ranks(opened.manifest.world_size, ranks)
-        return read_batches(opened, first, rank, ranks, wanted)
+        return read_batches(*self._request(epoch, start, rank, ranks, columns))
 
     def dictionary(self, column: str, epoch: int = 0) -> pa.Array:
         """Return the values that the codes of a dictionary column stand for: code c is the c-th.
@@ -176,9 +172,10 @@ class BatchFiles:
                 part.check(group)
             part.close()
 
-    def _checked(
+    def _request(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
-    ) -> tuple[int, int, tuple[int, int], list[str] | None]:
+    ) -> tuple[EpochReader, int, int, int, list[str] | None]:
+        """What is asked for, checked: the open epoch, the first step, the rank, the ranks and the columns."""
         number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = _check.integer("start", start, 0, self._manifest.steps, advice=advice)
@@ -188,7 +185,10 @@ class BatchFiles:
                 raise InvalidInputError(
                     "columns", name, f"among {', '.join(known)}", "Read columns that the batch files have."
                 )
-        return number, first, check_rank(rank, ranks), None if columns is None else list(columns)
+        checked_rank, checked_ranks = check_rank(rank, ranks)
+        opened = self._open_epoch(number)
+        _warn_of_other_ranks(opened.manifest.world_size, checked_ranks)
+        return opened, first, checked_rank, checked_ranks, None if columns is None else list(columns)
 
     def _open_epoch(self, epoch: int) -> EpochReader:
         if not (self._directory / epoch_name(epoch) / MANIFEST_NAME).is_file():
@@ -216,7 +216,7 @@ def _warn_of_other_ranks(world_size: int, ranks: int) -> None:
         f"The batch files are laid out for a world size of {world_size}, so {cost}, which takes longer. To avoid "
         f"that, build them with --world-size {ranks}.",
         OtherWorldSizeWarning,
-        stacklevel=3,
+        stacklevel=4,
     )
 
 
@@ -227,7 +227,7 @@ def padded_arrays(
     rank: int = 0,
     ranks: int = 1,
     columns: Sequence[str] | None = None,
-) -> Iterator[dict[str, NDArray[Any]]]:
+) -> Iterator[Arrays]:
     """Give batches as NumPy arrays of one, public length, with their `weight`: what JAX compiles once for.
 
     The length is that of the largest batch there may be, divided among the ranks; files need not be padded. Rows of
@@ -273,12 +273,12 @@ def padded_arrays(
             "left out: it would be taken for the weight that says which rows are real",
             "Name the other columns, or rename it before you build.",
         )
-    batches = files.batches(epoch, start, rank, ranks, stored)
+    batches = arrays(files, epoch, start, rank, ranks, stored)
     known = {column.name: column for column in files.manifest.columns}
     require_fixed(tuple(known[name] for name in stored))
     size = -(-largest_batch(files.manifest) // ranks)
     fills = {name: known[name].fill for name in stored}
-    for batch, rows in arrays(batches):
+    for batch, rows in batches:
         yield padded(batch, rows, size, fills)
 
 
@@ -297,17 +297,23 @@ def largest_batch(manifest: Manifest) -> int:
     return size
 
 
-def arrays(batches: Iterator[pa.Table]) -> Iterator[tuple[dict[str, NDArray[Any]], int]]:
-    """Give (the arrays, the number of rows) of each batch; `batch_files.columns` says which arrays there are."""
-    convert: Converter | None = None
-    for table in batches:
-        convert = convert or Converter(table.schema)
-        yield convert(table), table.num_rows
+def arrays(
+    files: BatchFiles,
+    epoch: int,
+    start: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    columns: Sequence[str] | None = None,
+) -> Iterator[tuple[Arrays, int]]:
+    """Give (the arrays, the number of rows) of each batch; `batch_files.columns` says which arrays there are.
+
+    This is the one way from batch files to arrays: `padded_arrays`, the dataset for PyTorch and the trainer use it.
+    It takes what `BatchFiles.batches` takes, and checks it at once. The arrays are views of what was read.
+    """
+    return read_arrays(*files._request(epoch, start, rank, ranks, columns))
 
 
-def padded(
-    batch: dict[str, NDArray[Any]], rows: int, size: int, fills: Mapping[str, Any]
-) -> dict[str, NDArray[Any]]:
+def padded(batch: Arrays, rows: int, size: int, fills: Mapping[str, Any]) -> Arrays:
     """Fill every column up to `size` rows; add the weight if there is none."""
     _check.integer("size", size, 1, advice="Give the fixed size of batches.")
     if rows > size:

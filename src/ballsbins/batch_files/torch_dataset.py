@@ -100,8 +100,8 @@ class BatchDataset(IterableDataset[TensorBatch]):
         """Give the batches in order."""
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        tables = islice(self._files.batches(*self._arguments), first, None, stride)
-        return (_tensors(batch) for batch, _ in arrays(tables))
+        batches = islice(arrays(self._files, *self._arguments), first, None, stride)
+        return (_tensors(batch) for batch, _ in batches)
 
     def __len__(self) -> int:
         """Count the steps from `start` to the epoch's end."""

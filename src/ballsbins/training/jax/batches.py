@@ -89,7 +89,7 @@ class FromFiles:
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
         """Read the batches of an epoch."""
-        for batch, rows in arrays(self._files.batches(epoch, start, columns=self._columns)):
+        for batch, rows in arrays(self._files, epoch, start, columns=self._columns):
             yield padded(self._examples(batch, rows), self._shape)
 
     def data_tag(self, epoch: int) -> bytes:

@@ -1,0 +1,176 @@
+"""Reading batch files beside a plain scan of the same Parquet files, in one run: ratios of CPU time.
+
+    python benchmarks/reading.py [--rows 5000000]
+
+Every job runs in a process of its own; each figure is the least of several runs, since what others do on the machine
+only adds to it. The table is that of benchmarks/engines.py. A plain scan reads all row groups in order with pyarrow
+and checks nothing; the reader compares every byte with its checksum and cuts batches.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+from engines import BATCH_SIZE, make
+
+RANKS = 8
+REPEATS = 5
+
+
+def build_for(source, target, ranks):
+    from ballsbins import BallsAndBins, Key
+    from ballsbins.batch_files.build import build
+    from ballsbins.batch_files.build_plan import plan_build
+    from ballsbins.batch_files.inputs import open_inputs
+
+    made = plan_build(open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), world_size=ranks)
+    build(made, target, Key.from_seed(1))
+
+
+def scan(source):
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for path in sorted((source / "epoch-000000").glob("*.parquet")):
+        file = pq.ParquetFile(path, memory_map=True)
+        for group in range(file.num_row_groups):
+            rows += file.read_row_group(group, use_threads=False).num_rows
+    return rows
+
+
+def batches(source, rank=0, ranks=1):
+    from ballsbins.batch_files import BatchFiles
+
+    return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0, rank=rank, ranks=ranks))
+
+
+def one_of_ranks(source):
+    return batches(source, rank=3, ranks=RANKS)
+
+
+def one_column(source):
+    from ballsbins.batch_files import BatchFiles
+
+    return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0, columns=["label"]))
+
+
+def numpy_arrays(source):
+    from ballsbins.batch_files import BatchFiles
+    from ballsbins.batch_files.reader import arrays
+
+    return sum(rows for _, rows in arrays(BatchFiles.open(source), 0))
+
+
+def loader(source, workers=0):
+    from torch.utils.data import DataLoader
+
+    from ballsbins.batch_files import BatchFiles
+    from ballsbins.batch_files.torch_dataset import BatchDataset
+
+    dataset = BatchDataset(BatchFiles.open(source), 0)
+    return sum(len(batch["label"]) for batch in DataLoader(dataset, batch_size=None, num_workers=workers))
+
+
+def loader_with_a_worker(source):
+    return loader(source, 1)
+
+
+JOBS = {
+    job.__name__: job
+    for job in (scan, batches, one_of_ranks, one_column, numpy_arrays, loader, loader_with_a_worker)
+}
+
+
+def cpu_seconds():
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(times.ru_utime + times.ru_stime for times in used)
+
+
+def run_here(name, source):
+    import pyarrow.fs
+    import pyarrow.parquet  # noqa: F401
+    import xxhash  # noqa: F401
+
+    import ballsbins.batch_files  # noqa: F401
+
+    if name.startswith("loader"):
+        import torch  # noqa: F401
+
+    warnings.simplefilter("ignore")
+    before = cpu_seconds()
+    rows = JOBS[name](source)
+    print(json.dumps({"rows": rows, "cpu": cpu_seconds() - before}))
+
+
+def least(name, source, repeats):
+    command = [sys.executable, __file__, "--job", name, str(source)]
+    runs = [
+        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for _ in range(repeats)
+    ]
+    return min(run["cpu"] for run in runs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        return run_here(options.job[0], Path(options.job[1]))
+    with tempfile.TemporaryDirectory(prefix="ballsbins-bench-") as folder:
+        place = Path(folder)
+        make(place / "in", options.rows)
+        for ranks in (1, RANKS):
+            build_for(place / "in", place / f"for-{ranks}", ranks)
+        plain = least("scan", place / "for-1", REPEATS)
+        table = [
+            ("plain scan", plain, None, ""),
+            (
+                "batches, rows per CPU second",
+                cpu := least("batches", place / "for-1", REPEATS),
+                plain / cpu,
+                "≥ 0.95",
+            ),
+            (
+                f"{RANKS} ranks together",
+                cpu := RANKS * least("one_of_ranks", place / f"for-{RANKS}", REPEATS),
+                cpu / plain,
+                "≤ 1.5",
+            ),
+            (
+                f"one rank of {RANKS}, other layout",
+                cpu := least("one_of_ranks", place / "for-1", 2),
+                cpu / plain,
+                "",
+            ),
+            (
+                f"all rows of the layout for {RANKS}",
+                cpu := least("batches", place / f"for-{RANKS}", 2),
+                cpu / plain,
+                "",
+            ),
+            ("one column of forty", cpu := least("one_column", place / "for-1", 2), cpu / plain, ""),
+            ("NumPy arrays", cpu := least("numpy_arrays", place / "for-1", 2), cpu / plain, ""),
+            ("DataLoader", alone := least("loader", place / "for-1", 2), alone / plain, ""),
+            (
+                "DataLoader, num_workers=1",
+                cpu := least("loader_with_a_worker", place / "for-1", 2),
+                cpu / alone,
+                "≤ 4",
+            ),
+        ]
+    print(f"{options.rows:,} rows of 40 columns, batches of {BATCH_SIZE}")
+    for name, cpu, ratio, bound in table:
+        shown = "" if ratio is None else f"{ratio:.2f}"
+        print(f"{name:>34}{cpu:9.2f} s{shown:>8}{bound:>8}")
+    return None
+
+
+if __name__ == "__main__":
+    main()
