@@ -17,7 +17,7 @@ from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.columns import Converter, columns_of
 from ballsbins.batch_files.inputs import open_inputs
-from ballsbins.batch_files.reader import arrays, padded_arrays
+from ballsbins.batch_files.reader import OtherWorldSizeWarning, arrays, padded_arrays
 from ballsbins.cli import main
 from ballsbins.errors import DataError, InvalidInputError
 
@@ -251,6 +251,13 @@ def test_lists_of_any_length_are_values_and_offsets(kind, key, tiny, tmp_path):
         found = [batch["tags"][begin:end].tolist() for begin, end in pairwise(offsets)]
         assert found == [lists[row] or [] for row in indices]
         assert ("tags.valid" in batch) == (kind.value_type != pa.float32())
+    for rank in range(3):
+        with pytest.warns(OtherWorldSizeWarning):
+            shares = arrays(files, 0, rank=rank, ranks=3)
+        for indices, (batch, rows) in zip(SAMPLER.batches(ROWS, key).for_rank(rank, 3), shares, strict=True):
+            found = [batch["tags"][begin:end].tolist() for begin, end in pairwise(batch["tags.offsets"])]
+            assert rows == len(indices)
+            assert found == [lists[row] or [] for row in indices]
     with pytest.raises(
         InvalidInputError, match=r"'tags'.*left out where batches have one shape.*fixed-size list"
     ):

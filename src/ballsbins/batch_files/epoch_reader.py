@@ -186,7 +186,7 @@ def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.Table:
     for name, empty in epoch.dictionaries.items():
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(empty.type))
-    table = schema.empty_table()
+    table = arrow.Table.from_batches([], schema=schema)  # empty_table would import pandas
     return table if columns is None else table.select(columns)
 
 
