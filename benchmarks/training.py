@@ -1,6 +1,6 @@
 """What a private step costs, as ratios to the plain step and to Opacus' ghost clipping in the same run.
 
-    python benchmarks/training.py [--small]
+    python benchmarks/training.py [--small] [--torch]
 
 The paper's network with 4 million parameters (26 categories of 2,000 buckets, 13 integers, three layers of 598) and
 with the paper's 85 million, and Adam, on all cores. Steps of the kinds take turns, and the best of each counts, so
@@ -8,6 +8,10 @@ that other load on the machine matters little. What no step can go below is time
 matrices alone, forward and back. Opacus is timed once more beside other busy processes, as on a shared machine, where
 its threads wait for one another. The memory is what XLA plans for temporaries, by batch size and by number of rows.
 The private step has the whole guarantee for floating point; η is the part of its noise that covers rounding.
+
+`--torch` prints only the last table: the step of a PyTorch loop, with exact noise and safe sums, relative to Opacus'
+own. Both run on one thread and take turns. Processor time counts, with that of the thread that draws the noise, so
+that other load on the machine matters little.
 """
 
 import argparse
@@ -52,20 +56,20 @@ def draw(size):
     )
 
 
-def seconds(job):
-    begin = time.perf_counter()
+def seconds(job, clock):
+    begin = clock()
     job()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
-def in_turns(jobs, rounds, summary=min):
+def in_turns(jobs, rounds, summary=min, clock=time.perf_counter):
     """Seconds of each job (the least, unless told), all jobs taking turns, after one round that compiles."""
     for job in jobs.values():
         job()
     taken = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
-            taken[name].append(seconds(job))
+            taken[name].append(seconds(job, clock))
     return {name: float(summary(values)) for name, values in taken.items()}
 
 
@@ -226,11 +230,123 @@ def noise_seconds(count):
     return in_turns({name: lambda job=job: jax.block_until_ready(job()) for name, job in drawn.items()}, 7)
 
 
+def torch_models():
+    """Name → (a model with ten classes, how to draw inputs for it)."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from torch import nn
+    from transformers import BertConfig, BertForSequenceClassification
+
+    class Transformer(nn.Module):
+        def __init__(self, lora):
+            super().__init__()
+            config = BertConfig(
+                vocab_size=1000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=512,
+                max_position_embeddings=32, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+            )  # fmt: skip
+            self.inner = BertForSequenceClassification(config)
+            if lora:
+                options = LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"])
+                self.inner = get_peft_model(self.inner, options)
+            for name, parameter in self.inner.named_parameters():  # lookups that do not depend on the example
+                if "position_emb" in name or "token_type" in name:
+                    parameter.requires_grad_(False)
+
+        def forward(self, tokens):
+            return self.inner(input_ids=tokens).logits
+
+    def mlp():
+        return nn.Sequential(
+            nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+        )
+
+    def cnn():
+        convolutions = [
+            layer
+            for a, b in ((3, 32), (32, 64), (64, 64))
+            for layer in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        ]
+        return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(1024, 10))
+
+    def tokens(count):
+        return torch.randint(0, 1000, (count, 32))
+
+    return {
+        "MLP": (mlp, lambda count: torch.randn(count, 784)),
+        "CNN": (cnn, lambda count: torch.randn(count, 3, 32, 32)),
+        "transformer": (lambda: Transformer(False), tokens),
+        "transformer, LoRA": (lambda: Transformer(True), tokens),
+    }
+
+
+def torch_jobs(make, draw, mode, size, steps):
+    """A step by Opacus' own engine and by ours, each on a model of its own."""
+    import torch
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from ballsbins import Deterministic, Mechanism
+    from ballsbins.training.torch import make_private
+
+    def job(ours):
+        torch.manual_seed(0)
+        model, data = make(), TensorDataset(draw(size * steps), torch.randint(0, 10, (size * steps,)))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        plain, criterion = torch.optim.SGD(trained, lr=1e-3), torch.nn.CrossEntropyLoss()
+        options = {"max_grad_norm": 1.0, "grad_sample_mode": mode}
+        if ours:
+            options |= {"criterion": criterion} if mode == "ghost" else {}
+            mechanism = Mechanism(Deterministic(steps), noise_multiplier=1.0)
+            made = make_private(mechanism, model, plain, data, key=KEY, **options)
+        else:
+            made = PrivacyEngine().make_private(
+                module=model, optimizer=plain, data_loader=DataLoader(data, size), criterion=criterion,
+                noise_multiplier=1.0, poisson_sampling=False, **options,
+            )  # fmt: skip
+        private, optimizer, batches = made[0], made[1], iter(made[-1])
+        criterion = made[2] if mode == "ghost" else criterion
+
+        def step():
+            inputs, targets = next(batches)
+            optimizer.zero_grad()
+            criterion(private(inputs), targets).backward()
+            optimizer.step()
+            if ours:
+                optimizer.noise.wait()  # else the noise of the next step would be drawn in the other's time
+
+        return step, sum(parameter.numel() for parameter in trained)
+
+    return {"Opacus": job(False), "ours": job(True)}
+
+
+def compare_in_torch(small):
+    """Print the processor time of a PyTorch step relative to Opacus' own."""
+    import torch
+
+    torch.set_num_threads(1)
+    size, rounds = (16, 5) if small else (64, 60)
+    print(f"PyTorch, one thread, batch {size}, relative to Opacus' own step:")
+    for name, (make, draw) in torch_models().items():
+        for mode, most in (("hooks", 1.1), ("ghost", 1.25)):
+            jobs = torch_jobs(make, draw, mode, size, rounds + 1)
+            taken = in_turns({who: job for who, (job, _) in jobs.items()}, rounds, clock=time.process_time)
+            count = jobs["ours"][1]
+            print(
+                f"  {name:18}{count:9,} parameters, {mode}: {taken['ours'] * 1e3:6.1f} ms, "
+                f"{taken['ours'] / taken['Opacus']:.2f} of Opacus', at most {most}"
+            )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look: batches of 128, fewer rounds")
-    small = parser.parse_args().small
+    parser.add_argument("--torch", action="store_true", help="only PyTorch beside Opacus")
+    options = parser.parse_args()
+    small = options.small
     warnings.filterwarnings("ignore")
+    if options.torch:
+        compare_in_torch(small)
+        return
     model = Model(INTEGERS, (BUCKETS,) * CATEGORIES)
     print(f"{jax.device_count()} device, the best of steps that take turns")
     print(
@@ -265,6 +381,7 @@ def main():
         "One gradient for each of 1024 examples would take",
         f"{1024 * 4 * model.num_parameters / 2**30:.0f} GiB",
     )
+    compare_in_torch(small)
 
 
 if __name__ == "__main__":

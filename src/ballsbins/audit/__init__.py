@@ -1,6 +1,7 @@
-"""An empirical check of a privacy claim: run the mechanism many times on its worst data, and try to tell."""
+"""Empirical checks of a privacy claim: attacks on the mechanism with its worst data, and on one training run."""
 
 from ballsbins.audit.claim_test import Audit, audit
+from ballsbins.audit.one_run import OneRunAudit
 from ballsbins.audit.queries import answer_queries
 
-__all__ = ["Audit", "answer_queries", "audit"]
+__all__ = ["Audit", "OneRunAudit", "answer_queries", "audit"]

@@ -1,4 +1,4 @@
-"""`ballsbins verify | audit`: doubt the accountant, by sampling its δ and by attacking the mechanism."""
+"""`ballsbins verify | audit | audit-training`: doubt the accountant by sampling its δ, and attack what is run."""
 
 from __future__ import annotations
 
@@ -84,6 +84,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("verify")(verify)
     app.command("audit")(audit)
+    app.command("audit-training")(audit_training)
 
 
 @with_groups
@@ -235,6 +236,79 @@ def audit(
     if not result.consistent:
         typer.echo(
             "ballsbins: CLAIM REFUTED: what was run is less private than claimed. By chance alone this happens with "
+            f"probability below {1.0 - confidence:.3g}.",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+@with_groups
+def audit_training(
+    run: Annotated[Run, Without("max_batch_size")],
+    delta: DeltaOption,
+    library: Annotated[
+        Literal["jax", "torch"],
+        typer.Option("--library", help="The JAX trainer, or a PyTorch loop with Opacus."),
+    ] = "jax",
+    canaries: Annotated[
+        int, typer.Option("--canaries", help="Examples that are in the run by the toss of a coin.")
+    ] = 1000,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability that the lower bound holds.")
+    ] = 0.99,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same audit.")] = 0,
+    secret_noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            "--secret-noise-multiplier",
+            help="Really train with this σ, 0 for none: a negative control, to see that the audit notices.",
+        ),
+    ] = None,
+    secret_clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            "--secret-clip-norm",
+            help="Really clip to this norm instead of 0.1, inf for not at all: a negative control.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Does training keep the claim? For example: ballsbins audit-training -s 0.6 -T 50 -d 1e-5
+
+    Trains once, with the real batches, sums and noise, on random data and many canaries, and guesses from the noisy
+    gradients which canaries were in the run. Ends with exit code 1 if the guesses refute the claim. In Python,
+    ballsbins.audit.one_run_jax and one_run_torch audit your own data, model and loss.
+    """
+    if library == "jax":
+        from ballsbins.audit.one_run_jax import audit_example
+    else:
+        from ballsbins.audit.one_run_torch import audit_example
+
+    mechanism, derived = run.mechanism()
+    found = audit_example(
+        mechanism, delta, canaries=canaries, seed=seed, confidence=confidence,
+        secret_noise_multiplier=secret_noise_multiplier, secret_clip_norm=secret_clip_norm,
+    )  # fmt: skip
+    if json:
+        output.print_json(found.to_dict())
+    else:
+        out = output.console()
+        out.print(describe(mechanism, derived), style="dim")
+        if secret_noise_multiplier is not None or secret_clip_norm is not None:
+            out.print("negative control: really trained in another way than claimed", style="yellow")
+        out.print()
+        verdict = "may be true" if found.consistent else "REFUTED"
+        row = (stated(delta), down(found.shown, 3), up(float(found.claimed.upper), 5), verdict)
+        out.print(output.plain_table(["δ", "run shows ε ≥", "claimed ε ≤", "the claim"], [row]))
+        out.print()
+        out.print(
+            f"{found.right:,} of {found.guesses:,} guesses about {canaries:,} canaries were right; the bound holds "
+            f"with confidence {confidence:g}",
+            style="dim",
+        )
+    if not found.consistent:
+        typer.echo(
+            "ballsbins: CLAIM REFUTED: the training is less private than claimed. By chance alone this happens with "
             f"probability below {1.0 - confidence:.3g}.",
             err=True,
         )

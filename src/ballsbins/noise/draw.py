@@ -261,6 +261,11 @@ class NoiseAhead:
         self._wanted = self._drawn = None  # it is used once
         return values
 
+    def wait(self) -> None:
+        """Return when nothing is being drawn."""
+        if self._drawn is not None:
+            self._drawn.result()
+
     def read_by(self, results: Any) -> None:
         """Tell what is computed from the noise that was given last: it stays until that is ready."""
         self._readers[self._turn] = results

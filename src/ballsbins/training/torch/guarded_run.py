@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise import Domain
@@ -86,6 +89,7 @@ class GuardedRun(StepCount):
         self._begun = 0  # position at which the current iteration began
         self._exhausted = False
         self._epoch: tuple[int, Batches] | None = None  # the batches last drawn from
+        self._absent: NDArray[np.int64] | None = None
         self.forget_pieces: Callable[[], None] = lambda: None  # what the optimizer must forget to begin anew
         self.normaliser = self.expected_batch_size  # what the sum of gradients is divided by
         self._batches(0)  # nothing is drawn yet, but what does not fit the data set is refused
@@ -123,7 +127,7 @@ class GuardedRun(StepCount):
         batches = self._batches(epoch)
         for step in range(start, min(steps, self.total_steps - epoch * steps)):
             self._drawn = epoch * steps + step + 1
-            yield batches.at(step).tolist()
+            yield self._there(batches.at(step)).tolist()
         self._exhausted = True
 
     @property
@@ -150,7 +154,18 @@ class GuardedRun(StepCount):
     def examples_of_batch(self) -> int:
         """How many examples the batch of the next step holds (on this rank): secret. If 0, a stand-in was seen."""
         epoch, step = divmod(self.steps_taken, self.mechanism.sampler.steps)
-        return len(self._batches(epoch).at(step))
+        return len(self._there(self._batches(epoch).at(step)))
+
+    def leave_out(self, examples: NDArray[np.integer]) -> None:
+        """Put ⊥ in the place of examples: they are drawn as all others are, and in no batch."""
+        if self.steps_taken:
+            raise RunError(
+                f"{self.steps_taken:,} steps were taken with these examples: leave them out before the first."
+            )
+        self._absent = np.asarray(examples, np.int64)
+
+    def _there(self, batch: NDArray[Any]) -> NDArray[Any]:
+        return batch if self._absent is None else batch[~np.isin(batch, self._absent)]
 
     def gave(self, position: int) -> None:
         """Our own loader gives the batch at a position to the training loop."""

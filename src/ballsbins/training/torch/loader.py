@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ballsbins.errors import InvalidInputError, RunError
@@ -116,6 +118,13 @@ class BallsBinsLoader(DataLoader[Any]):
     def as_run(self) -> Mechanism | None:
         """The mechanism as far as it was run, which answers for its privacy; None before the first step."""
         return self._run.as_run()
+
+    def leave_out(self, examples: NDArray[np.integer]) -> None:
+        """Put ⊥ in the place of examples, before the first step: they are drawn as all others, and in no batch.
+
+        That is what zero-out adjacency compares with. Audits do it to half of their canaries.
+        """
+        self._run.leave_out(examples)
 
     def card(
         self, delta: float, *, metrics: Mapping[str, Any] | None = None, not_covered: Sequence[str] = ()

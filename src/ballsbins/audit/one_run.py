@@ -1,0 +1,229 @@
+"""What one training run with many canaries shows about ε: guess which of them were in it, and count right guesses.
+
+Each of m canaries is put into the training data by the toss of a fair coin, or replaced by ⊥, as zero-out adjacency
+has it. An auditor sees all that the run releases and guesses for some of the canaries whether they are in. The
+coins are independent of each other, so one run is as good as m runs (Steinke, Nasr, Jagielski, "Privacy auditing
+with one (1) training run", 2023).
+
+**The bound.** Let the run be (ε, 0)-DP, and T what the auditor guesses, a function of what was released. Whatever
+the first i − 1 coins were, the two values of the i-th coin give each release with probabilities that differ by at
+most a factor e^ε, averaged over the later coins too. The coin is fair, so by Bayes' rule it has, given the release
+and the earlier coins, either value with probability at most q = e^ε/(1 + e^ε). Guess after guess is thus right with
+probability at most q whatever happened before, and the number W of right ones among r has
+
+    P[W ≥ v] ≤ P[B ≥ v],   B ~ Binomial(r, q).
+
+For (ε, δ)-DP the paper's theorem 5.2 adds what releases of small probability can give away, at most 2mδ guesses on
+average that are independent of B:
+
+    P[W ≥ v] ≤ P[B ≥ v] + 2mδ·max_{i ≥ 1} P[v > B ≥ v − i]/i .
+
+The right side is the p-value of v right guesses (`p_value`). With c = 2mδ ≤ 1 and f(k) = P[B ≥ k] it is the largest,
+over i, of (1 − c/i)·f(v) + (c/i)·f(v − i), and each of these grows with ε. So `least_epsilon`, the ε up to which it
+is at most the error allowed, is found by halving an interval. The numbers of guesses are fixed beforehand: a few of
+them are tried, and share the error.
+
+**The score** of a canary is the likelihood ratio of `attacks`, of the observations x_t: what was released in step t,
+projected on the direction of the canary's clipped gradient, in units of the clip norm.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from ballsbins import _check
+from ballsbins.audit.attacks import game_of
+from ballsbins.bound import Bound
+from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
+
+Array = NDArray[np.float64]
+LEAST_CANARIES = 20
+# Shares of the canaries that are guessed to be in and to be out, those with the highest and lowest scores; they are
+# fixed before the run. All guesses show the most where all are right, few of them where most are uncertain.
+SHARES = ((0.45, 0.45), (0.3, 0.3), (0.1, 0.1), (0.1, 0.0))
+# The score supposes noise of the claimed σ, or of this part of it, for runs that have less than they claim.
+SUPPOSED = (1.0, 0.3)
+_LARGEST = 30.0  # ε: no number of canaries shows more
+_HALVINGS = 40
+
+
+def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
+    """Bound the probability that an (ε, δ)-DP run lets so many of the guesses be right.
+
+    Args:
+        right: v, the number of right guesses.
+        guesses: r, at most the number of canaries; fixed beforehand.
+        canaries: m, each in the run with probability ½.
+        epsilon: ε.
+        delta: δ.
+
+    Returns:
+        The bound.
+
+    Example:
+        >>> p_value(right=10, guesses=10, canaries=10, epsilon=0.0, delta=0.0)
+        0.0009765625
+    """
+    q = 1.0 / (1.0 + math.exp(-epsilon))
+    beta = float(stats.binom.sf(right - 1, guesses, q))
+    if delta == 0.0 or right == 0:
+        return beta
+    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, q))
+    alpha = float((below / np.arange(1, right + 1)).max())
+    return min(1.0, beta + 2.0 * canaries * delta * alpha)
+
+
+def least_epsilon(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
+    """The ε that so many right guesses show; it is above the true one with probability at most `error`.
+
+    Example:
+        >>> least_epsilon(right=1000, guesses=1000, canaries=1000, delta=0.0, error=0.05) > 5.7
+        True
+        >>> least_epsilon(right=500, guesses=1000, canaries=1000, delta=0.0, error=0.05)
+        0.0
+    """
+    refuted, open_from = 0.0, _LARGEST
+    if p_value(right, guesses, canaries, refuted, delta) > error:
+        return 0.0
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (refuted + open_from)
+        if p_value(right, guesses, canaries, middle, delta) <= error:
+            refuted = middle
+        else:
+            open_from = middle
+    return refuted
+
+
+@dataclass(frozen=True)
+class OneRunAudit:
+    """What one run with many canaries shows, and what was claimed for it.
+
+    Attributes:
+        mechanism: what was claimed.
+        delta: δ of the claim.
+        claimed: its ε.
+        shown: the ε that the guesses show: the true ε is above it, but with a probability of 1 − `confidence`.
+        right: the number of right guesses, of those that show the most.
+        guesses: their number.
+        canaries: m.
+        confidence: the probability that `shown` is a lower bound.
+        height: the largest possible mean of an observation at the canary's step is 1, the clip norm; this is what it
+            was, in the mean over canaries.
+        norm: the median norm of the canaries' gradients before clipping, in units of the clip norm. Below about 5,
+            a run that forgets to clip is hardly noticed.
+    """
+
+    mechanism: Mechanism
+    delta: float
+    claimed: Bound
+    shown: float
+    right: int
+    guesses: int
+    canaries: int
+    confidence: float
+    height: float
+    norm: float
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the claim may be true."""
+        return self.shown <= float(self.claimed.upper)
+
+    @property
+    def share(self) -> float:
+        """How much of the claimed ε the run shows."""
+        return self.shown / float(self.claimed.upper)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "mechanism": self.mechanism.to_dict(),
+            "delta": self.delta,
+            "claimed_epsilon": self.claimed.to_dict(),
+            "epsilon_at_least": self.shown,
+            "share": self.share,
+            "consistent": self.consistent,
+            "right": self.right,
+            "guesses": self.guesses,
+            "canaries": self.canaries,
+            "confidence": self.confidence,
+            "height": self.height,
+            "norm": self.norm,
+        }
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the auditor sees of a run: for every canary, epoch and step.
+
+    Attributes:
+        projected: what was released, along the canary's gradient, in units of the clip norm.
+        heights: norms of the canary's clipped gradient, in the same units.
+        norms: the same before clipping.
+    """
+
+    projected: Array
+    heights: Array
+    norms: Array
+
+
+def toss(canaries: int, seed: int) -> NDArray[np.bool_]:
+    """Fair coins: which canaries are in."""
+    return np.random.default_rng([seed, canaries]).random(canaries) < 0.5
+
+
+def check_settings(canaries: int, confidence: float, delta: float) -> None:
+    """Refuse what cannot be an audit."""
+    advice = "With 1,000 canaries an audit can show an ε of up to about 5."
+    _check.integer("canaries", canaries, LEAST_CANARIES, 10**7, advice=advice)
+    advice = "It is the probability that the shown ε is a lower bound."
+    _check.real("confidence", confidence, 0.0, 1.0, open_left=True, open_right=True, advice=advice)
+    if not 0.0 < delta <= 0.5 / canaries:
+        advice = "Releases of probability δ may give a canary away each: take fewer canaries, or a smaller δ."
+        raise InvalidInputError(
+            "delta", delta, f"above 0 and at most 1/(2·canaries) = {0.5 / canaries:g}", advice
+        )
+
+
+def judge(
+    mechanism: Mechanism, delta: float, seen: Seen, present: NDArray[np.bool_], confidence: float
+) -> OneRunAudit:
+    """Score the canaries, guess, count, and bound ε.
+
+    Args:
+        mechanism: what is claimed; whole epochs.
+        delta: δ of the claim.
+        seen: what the auditor sees.
+        present: which canaries were in.
+        confidence: the probability that the bound holds.
+    """
+    claimed = mechanism.epsilon(delta)
+    found = []
+    for part in SUPPOSED:
+        order = np.argsort(_scores(mechanism, seen, part), kind="stable")
+        for top, bottom in SHARES:
+            count_in, count_out = int(top * len(order)), int(bottom * len(order))
+            right = int(present[order[len(order) - count_in :]].sum() + (~present[order[:count_out]]).sum())
+            guesses = count_in + count_out
+            error = (1.0 - confidence) / (len(SHARES) * len(SUPPOSED))
+            found.append((least_epsilon(right, guesses, len(order), float(delta), error), right, guesses))
+    shown, right, guesses = max(found)
+    return OneRunAudit(
+        mechanism, float(delta), claimed, shown, right, guesses, len(present), confidence,
+        float(seen.heights.mean()), float(np.median(seen.norms)),
+    )  # fmt: skip
+
+
+def _scores(mechanism: Mechanism, seen: Seen, part: float) -> Array:
+    """The likelihood ratio of every canary; a mean that is not 1 is as good as more noise."""
+    heights = np.maximum(seen.heights, 1e-9)
+    noise = part * mechanism.noise_multiplier / float(np.median(heights))
+    plain = Mechanism(mechanism.sampler.untruncated(), noise, mechanism.epochs)
+    return game_of(plain).log_ratio(seen.projected / heights)
