@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check format bench clean
+.PHONY: run test check format bench audit clean
 
 run: $(VENV)/.train
 	@$(BIN)/ballsbins demo
@@ -23,6 +23,10 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.test .venv-peers/.ready
 	$(BIN)/python benchmarks/run.py
+
+# the double-precision accountant against proved enclosures, at random mechanisms: docs/proof.md
+audit: $(VENV)/.test
+	$(BIN)/python -m ballsbins.proof.audit
 
 clean:
 	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -52,8 +52,12 @@ class Enclosure:
         return self.ball.upper().min(arb(1))
 
 
-def enclose(bins: Bins, epsilon: fmpq, direction: str, tolerance: float) -> Enclosure:
-    """δ at ε ≥ 0 in one direction, to a relative width of about `tolerance`.
+def enclose(
+    bins: Bins, epsilon: fmpq, direction: str, tolerance: float, *, floor: float = 0.0, guess: float = 0.0
+) -> Enclosure:
+    """δ at ε ≥ 0 in one direction, to a relative width of about `tolerance`, or to an upper end below `floor`.
+
+    A `guess` of δ saves rounds; a wrong one costs some.
 
     Raises:
         AccuracyError: no contour of reasonable length encloses δ so closely.
@@ -68,10 +72,12 @@ def enclose(bins: Bins, epsilon: fmpq, direction: str, tolerance: float) -> Encl
         return Enclosure(
             _from_zero(put.chernoff().max(_NEXT_TO_NOTHING)), {"kind": "Chernoff", "r": put.saddle}
         )
-    nats = _START
+    nats = _START if guess == 0 else max(put.peak + put.scale() - math.log(guess * tolerance) + 2.0, _START)
     for _ in range(12):
         ball, contour = put.divergence(nats)
         lower, upper = ball.lower(), ball.upper()
+        if upper < floor:
+            return Enclosure(ball, contour)
         if lower > 0 and (upper - lower) <= arb(tolerance) * lower:
             return Enclosure(ball, contour)
         if lower > 0:
@@ -105,6 +111,7 @@ class Put:
         self.divergence_bound = arb(1)
         if not self.worthless:
             self.saddle = self.sketch.saddle()
+            self.peak = self.sketch.log_transform(self.saddle) - math.log(self.saddle)
 
     def ratio(self) -> arb:
         """e^{±ε} at the precision that is set."""
@@ -134,8 +141,7 @@ class Put:
 
     def divergence(self, nats: float) -> tuple[arb, dict[str, Any]]:
         """δ with an absolute error of about e^−nats of the peak of the integrand."""
-        peak = self.sketch.log_transform(self.saddle) - math.log(self.saddle)
-        value, contour = self._invert(peak - nats)
+        value, contour = self._invert(self.peak - nats)
         with ctx.workprec(int(3 * nats) + 128):
             ratio = self.ratio()
             if self.sign > 0:
