@@ -392,7 +392,7 @@ def test_the_manifest_survives_and_refuses_what_it_does_not_know(folder, key, ti
     ):
         with pytest.raises(InvalidInputError):
             Manifest.from_dict(broken)
-    (tmp_path / "out" / "epoch-000000" / "manifest.json").write_text("{")
+    (tmp_path / "out" / "epoch-000000" / "manifest.json").write_text("[]")
     with pytest.raises(DataError, match="not a manifest"):
         BatchFiles.open(tmp_path / "out")
 

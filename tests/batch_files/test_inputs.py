@@ -11,10 +11,11 @@ import pytest
 
 from ballsbins import BallsAndBins, new_key
 from ballsbins.batch_files import BatchFiles
-from ballsbins.batch_files.build import build, joined
+from ballsbins.batch_files.build import build, build_epochs
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import CsvOptions, open_inputs
 from ballsbins.batch_files.sort import Memory
+from ballsbins.batch_files.two_passes import joined
 from ballsbins.errors import DataError, InvalidInputError
 
 from .conftest import ROWS
@@ -90,28 +91,96 @@ def test_an_address_of_pyarrow_fs(folder, table):
         open_inputs(["nowhere://x/y"])
 
 
-def test_the_fingerprint_tells_inputs_apart_and_does_not_depend_on_where_they_are(folder, table, tmp_path):
-    first = open_inputs([folder]).fingerprint()
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    for path in sorted(folder.glob("*.parquet")):
-        (moved / path.name).write_bytes(path.read_bytes())
-    assert open_inputs([moved]).fingerprint() == first
-    os.utime(moved / "part-0.parquet", (0, 0))
-    assert open_inputs([moved]).fingerprint() == first
-    pq.write_table(table.slice(0, 1).set_column(0, "row", [[5]]), moved / "part-0.parquet")
-    assert open_inputs([moved]).fingerprint() != first
+@pytest.fixture
+def moved(folder, tmp_path):
+    """A copy of the table's files, to be changed."""
+    path = tmp_path / "moved"
+    path.mkdir()
+    for part in sorted(folder.glob("*.parquet")):
+        (path / part.name).write_bytes(part.read_bytes())
+        os.utime(path / part.name, (0, 0))
+    return path
 
 
-def test_nobody_without_the_key_can_try_out_rows_by_the_fingerprint(folder, key, tiny):
-    """It stands in the manifest and in logs: a plain digest would tell who knows all rows but one the last."""
-    made = plan_build(open_inputs([folder]), BallsAndBins(10), memory=tiny)
+def planned(path, memory, **options):
+    return plan_build(open_inputs([path]), BallsAndBins(10), memory=memory, **options)
+
+
+def test_where_inputs_are_and_of_when_does_not_matter(folder, moved, key, tiny, tmp_path):
+    build(planned(folder, tiny), tmp_path / "out", key)
+    build(planned(moved, Memory(), workers=3), tmp_path / "out", key, 1)
+    assert BatchFiles.open(tmp_path / "out").epochs == (0, 1)
+
+
+@pytest.mark.parametrize("how", ["another size", "rows in the middle exchanged", "one value"])
+def test_inputs_of_another_epoch_that_differ_are_named(how, folder, table, moved, key, tiny, tmp_path):
+    """Whatever else of the file stays as it was: its size, its times, its footer, its first and last rows."""
+    build(planned(folder, tiny), tmp_path / "out", key)
+    path = moved / "part-3.parquet"
+    if how == "another size":
+        pq.write_table(table.slice(4_000, 11_000), path, compression="none")
+    else:
+        # the same numbers of bytes: three row groups, of which the middle one is another
+        plain = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        order = np.arange(11_000)
+        order[5_000:5_010] = order[5_000:5_010][::-1]
+        part = table.slice(4_000, 11_000)
+        changed = part.take(order)
+        if how == "one value":
+            numbers = part["x"].to_numpy().copy()
+            numbers[5_000] += 1
+            changed = part.set_column(2, "x", [numbers])
+        for name, rows in (("before", part), ("after", changed)):
+            pq.write_table(rows, path, row_group_size=3_000, **plain)
+            if name == "before":
+                remade = tmp_path / "remade"
+                build(planned(moved, tiny), remade, key)
+                size = path.stat().st_size
+        assert path.stat().st_size == size
+        (tmp_path / "out").rename(tmp_path / "old")
+        remade.rename(tmp_path / "out")
+    os.utime(path, (0, 0))
+    with pytest.raises(DataError, match=r"the input file 'part-3\.parquet'"):
+        build(planned(moved, tiny), tmp_path / "out", key, 1)
+    assert os.listdir(tmp_path / "out") == ["epoch-000000"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_that_changes_while_it_is_read_is_named(workers, table, moved, key, tiny, tmp_path):
+    """The last file is replaced during the first look at progress: the same rows in another order."""
+    path = moved / "part-4.parquet"
+    rows = table.slice(15_000).take(np.arange(5_000)[::-1])
+    begun = False
+
+    def replace_it(at):
+        nonlocal begun
+        if not begun and at.stage == "reading":
+            begun = True
+            pq.write_table(rows, path, row_group_size=3_000)
+
+    with pytest.raises(DataError, match=r"part-4\.parquet' changed while it was being read"):
+        build(planned(moved, tiny, workers=workers), tmp_path / "out", key, report=replace_it)
+    assert begun
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_nobody_without_the_key_can_try_out_rows_by_the_digests(folder, key, tiny, tmp_path):
+    """They stand in the manifest and in logs: a plain one would tell who knows all rows but one the last."""
+    made = planned(folder, tiny)
+    plain = {}
+    for _ in made.inputs.read(1000, digests=plain):
+        pass
+    digests = made.inputs.file_digests(plain)
     mine, other = key.for_run(), new_key().for_run()
-    keys = ((mine, 0), (mine, 1), (other, 0))
-    shown = [made.manifest(secret, epoch).inputs[0].digest for secret, epoch in keys]
-    assert shown[0] == shown[1] != shown[2]
-    assert shown[0] not in made.fingerprint
-    assert made.fingerprint.removeprefix("sha256:") not in made.manifest(mine, 0).to_json()
+    shown = [
+        [file.digest for file in made.manifest(secret, epoch, digests).inputs]
+        for secret, epoch in ((mine, 0), (mine, 1), (other, 0))
+    ]
+    assert shown[0] == shown[1]
+    assert not set(shown[0]) & set(shown[2])
+    written = build_epochs(made, tmp_path / "out", mine, [0])[0].to_json()
+    assert all(digest in written for digest in shown[0])
+    assert not any(digest in written for digest in digests)
 
 
 def test_schemas_that_differ_are_named(table, tmp_path):

@@ -132,18 +132,18 @@ def test_a_build_that_another_one_overtook_with_another_run_is_not_kept(made, tm
     assert rows_of(out, 1) == rows_in_memory(MASTER.for_run(overtaken[0]), 1)
 
 
-def test_nobody_publishes_between_the_last_look_and_the_rename(made, tmp_path):
+def test_nobody_publishes_between_the_last_look_and_the_manifest(made, tmp_path):
     out = tmp_path / "out"
     out.mkdir(mode=0o700)
     build(made, tmp_path / "other", MASTER, 0)
     with ThreadPoolExecutor(1) as pool:
         with held(out):
             building = pool.submit(build, made, out, MASTER, 1)
-            while not (out / ".building-epoch-000001" / "epoch" / "manifest.json").exists():
+            while not list((out / "epoch-000001").glob("part-*")):
                 assert not building.done()
                 time.sleep(0.01)
             time.sleep(MOMENT)
-            assert not (out / "epoch-000001").exists()
+            assert not (out / "epoch-000001" / "manifest.json").exists()
             shutil.copytree(tmp_path / "other" / "epoch-000000", out / "epoch-000000")
         with pytest.raises(DataError, match="epoch 0 of another run"):
             building.result()

@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import os
 import pickle
+import re
 import shutil
 import stat
 import sys
@@ -22,14 +23,18 @@ from ballsbins import BallsAndBins, Deterministic, Poisson, Shuffle
 from ballsbins.batch_files import BatchFiles, spark
 from ballsbins.batch_files import assignments as embedded
 from ballsbins.batch_files import build as local
-from ballsbins.batch_files.build_plan import Trial, plan_build
+from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.batch_files.spark import executor_functions as assignment
 from ballsbins.batch_files.spark import part_writer as writer
 from ballsbins.batch_files.spark.session import broadcast, require_java
+from ballsbins.batch_files.store import located
+from ballsbins.batch_files.trial import Trial
 from ballsbins.errors import DataError, InvalidInputError, MissingExtraError
 from ballsbins.samplers import Key
 from ballsbins.samplers.physical import truncate
+
+from .s3_store import serving
 
 _spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
 spark_cluster = importlib.util.module_from_spec(_spec)
@@ -183,6 +188,11 @@ def test_places_that_tie_in_their_first_half():
     assert assignment._parts(((5, 10), (5, 20)), high, low).tolist() == [0, 0, 1, 1, 2, 2]
 
 
+def job_of(path, manifest, planned, schema):
+    made = writer.Job.of(located(path), path, manifest, planned)
+    return replace(made, schema=base64.b64encode(schema.serialize().to_pybytes()).decode())
+
+
 def test_large_batches_are_whole(tmp_path):
     """Rows come in chunks that begin and end anywhere; batches are as large as many of them."""
     sampler = BallsAndBins(5, max_batch_size=80_000, num_examples=400_000)
@@ -191,7 +201,7 @@ def test_large_batches_are_whole(tmp_path):
         {"x": np.arange(400_000), writer.BATCH: bins.astype(np.int32), writer.WORD: np.arange(400_000)[::-1]}
     )
     planned = plan_build(embedded.Positions(400_000), sampler)
-    job = writer.Job.of(tmp_path, planned.manifest(KEY, 0), rows.schema.remove(2).remove(1), 50_000, "snappy")
+    job = job_of(tmp_path, planned.manifest(KEY, 0), planned, rows.schema.remove(2).remove(1))
     written = writer.write_part(job, 0, rows.to_batches(max_chunksize=9_999))
     sizes = np.bincount(bins, minlength=5)
     assert written.rows == 400_000
@@ -201,7 +211,7 @@ def test_large_batches_are_whole(tmp_path):
     kept = np.concatenate(
         [np.arange(max(end - size, end - 80_000), end) for end, size in zip(ends, sizes, strict=True)]
     )
-    assert np.array_equal(pq.read_table(written.path).column("x").to_numpy(), kept)
+    assert np.array_equal(pq.read_table(tmp_path / written.name).column("x").to_numpy(), kept)
 
 
 @pytest.mark.parametrize("steps", [3, 1000])
@@ -209,10 +219,10 @@ def test_large_parts_of_ranked_rows_are_whole(tmp_path, steps):
     planned = plan_build(embedded.Positions(400_000), Deterministic(steps), pad=True)
     manifest = replace(planned.manifest(KEY, 0), batches_per_file=steps)
     rows = pa.table({"x": np.arange(400_000)})
-    job = writer.Job.of(tmp_path, manifest, rows.schema, 50_000, "snappy")
+    job = job_of(tmp_path, manifest, planned, rows.schema)
     written = writer.write_part(job, 0, rows.to_batches(max_chunksize=10_000))
     assert list(written.sizes) == [-(-400_000 // steps)] * steps
-    found = pq.read_table(written.path)
+    found = pq.read_table(tmp_path / written.name)
     assert np.array_equal(found.filter(pc.field("weight") == 1).column("x").to_numpy(), np.arange(400_000))
 
 
@@ -289,7 +299,9 @@ def test_text_with_a_key_column(session, tmp_path):
 def test_names_that_name_nothing(session, tmp_path, names, said):
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     planned = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(3), identity_column="name")
-    vars(planned)["trial"] = Trial(8.0, 8.0, 0.0)  # a trial would find a missing name among the first rows
+    vars(planned)["trial"] = Trial(
+        8.0, 20.0, 8.0, 0.0, ()
+    )  # a trial would find a missing name among the first rows
     with pytest.raises(DataError, match=said):
         spark.build(planned, tmp_path / "out", KEY, session=session)
     assert list((tmp_path / "out").iterdir()) == []
@@ -303,27 +315,50 @@ def test_a_broken_file_leaves_nothing(session, table, tmp_path):
     content = bytearray(path.read_bytes())
     content[4:2000] = bytes(1996)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"Spark could not write below .*out"):
+    with pytest.raises(DataError, match=r"Spark could not read .*in\.parquet"):
         spark.build(planned, tmp_path / "out", KEY, session=session)
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("sampler", "said"),
-    [
-        (BallsAndBins(3), "1,000 rows when they were counted, but 900"),
-        (Shuffle(3), "had when they were counted"),
-    ],
-)
-def test_files_that_changed_are_noticed(session, table, tmp_path, sampler, said):
+def test_files_that_changed_are_noticed(session, table, tmp_path):
     path = tmp_path / "in.parquet"
     pq.write_table(table, path)
-    planned = plan_build(open_inputs([path]), sampler)
-    assert planned.fingerprint
+    planned = plan_build(open_inputs([path]), BallsAndBins(3))
     pq.write_table(table.slice(0, 900), path)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=r"in\.parquet' changed while it was being read"):
         spark.build(planned, tmp_path / "out", KEY, session=session)
     assert list((tmp_path / "out").iterdir()) == []
+    pq.write_table(table, path)
+    local.build(plan_build(open_inputs([path]), BallsAndBins(3)), tmp_path / "out", KEY)
+    pq.write_table(table.take([1, 0, *range(2, len(table))]), path)
+    with pytest.raises(DataError, match=r"the input file 'in\.parquet'"):
+        spark.build(
+            plan_build(open_inputs([path]), BallsAndBins(3)), tmp_path / "out", KEY, 1, session=session
+        )
+
+
+def test_a_batch_that_no_python_worker_can_hold_is_refused_before_anything_starts(session, inputs, tmp_path):
+    planned = replace(plan_build(inputs, BallsAndBins(13)), num_examples=10**9)
+    with pytest.raises(
+        InvalidInputError, match=r"enough for batches of [\d,]+ bytes.*Take at least (\d+) steps"
+    ) as told:
+        spark.build(planned, tmp_path / "out", KEY, session=session)
+    assert not (tmp_path / "out").exists()
+    steps = int(re.search(r"at least (\d+) steps", str(told.value))[1])
+    replace(planned, sampler=BallsAndBins(steps), wanted_workers=1).require_memory()
+
+
+def test_an_epoch_in_an_object_store(session, inputs, tmp_path, monkeypatch):
+    """Executors write through pyarrow, whatever Spark itself can reach."""
+    planned = plan_build(inputs, BallsAndBins(13))
+    local.build(planned, tmp_path / "out", KEY)
+    with serving():
+        settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        monkeypatch.setattr(session.sparkContext, "environment", session.sparkContext.environment | settings)
+        out = "s3://batches/out"
+        spark.build(planned, out, KEY, session=session, parts=3)
+        pairs = zip(batches_of(out, 0), batches_of(tmp_path / "out", 0), strict=True)
+        assert all(one.equals(two) for one, two in pairs)
 
 
 ASSIGNMENTS = {
@@ -357,7 +392,6 @@ def test_an_assignment_of_files_that_changed_is_refused(session, table, tmp_path
     path = tmp_path / "in.parquet"
     pq.write_table(table, path)
     planned = embedded.plan_assignment(open_inputs([path]), BallsAndBins(3), identity_column="name")
-    assert planned.fingerprint
     pq.write_table(table.slice(0, 900), path)
     with pytest.raises(DataError, match="1,000 rows when they were counted, but 900"):
         spark.assign(planned, tmp_path / "bins.parquet", KEY, session=session)

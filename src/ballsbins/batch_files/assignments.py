@@ -11,6 +11,7 @@ assigned later.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ballsbins._extras import Later
-from ballsbins.batch_files.build import Report, Reporter, sorted_batches
+from ballsbins.batch_files.build import Report, Reporter
 from ballsbins.batch_files.build_plan import BuildPlan, plan_build
 from ballsbins.batch_files.epoch_directory import new_file
 from ballsbins.batch_files.format import stored_epoch
 from ballsbins.batch_files.inputs import Digests, Inputs, Piece
 from ballsbins.batch_files.row_order import check_row_order, row_order_of
 from ballsbins.batch_files.sort import Memory
+from ballsbins.batch_files.store import DIRECTORY_MODE, located
+from ballsbins.batch_files.two_passes import Scattered
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Key, Sampler
 from ballsbins.samplers.base import check_epoch
@@ -47,6 +50,7 @@ class Positions(Inputs):
     def __init__(self, num_examples: int) -> None:
         """Take the number of rows."""
         self.files, self._rows = (), num_examples
+        self.dictionary_types = {}
         self.schema: pa.Schema = arrow.schema([arrow.field(POSITION, arrow.int64())])
 
     @property
@@ -62,10 +66,6 @@ class Positions(Inputs):
     def stored_row_bytes(self) -> float:
         """As if every number was stored."""
         return 8.0
-
-    def fingerprint(self) -> str:
-        """Their number says all."""
-        return f"positions:{self._rows}"
 
     def sample(self) -> pa.Table:
         """The first of them."""
@@ -99,6 +99,7 @@ def plan_assignment(
     identity_column: str | None = None,
     memory: Memory | None = None,
     compression: str = "snappy",
+    workers: int | None = None,
 ) -> BuildPlan:
     """Decide how to assign rows to batches.
 
@@ -108,6 +109,7 @@ def plan_assignment(
         identity_column: the unique column that names the rows.
         memory: the limit on resident memory; 1 GB by default.
         compression: of the Parquet file: snappy, zstd, lz4 or none.
+        workers: the number of threads; by default one for each core, if there is memory for them.
 
     Returns:
         What `assign` takes.
@@ -133,7 +135,14 @@ def plan_assignment(
         )  # fmt: skip
     else:
         rows = source.only([identity_column])
-    made = plan_build(rows, sampler, identity_column=identity_column, memory=memory, compression=compression)
+    made = plan_build(
+        rows,
+        sampler,
+        identity_column=identity_column,
+        memory=memory,
+        compression=compression,
+        workers=workers,
+    )
     if made.sampler.partitions:
         check_row_order(made.sampler, made.num_examples, made.identity)
     else:
@@ -142,16 +151,23 @@ def plan_assignment(
 
 
 def assign(
-    plan: BuildPlan, path: str | Path, key: Key, epochs: Sequence[int] = (0,), report: Report | None = None
+    plan: BuildPlan,
+    path: str | os.PathLike[str],
+    key: Key,
+    epochs: Sequence[int] = (0,),
+    report: Report | None = None,
+    *,
+    scratch: Path | None = None,
 ) -> str:
     """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
 
     Args:
         plan: what is assigned, from `plan_assignment`.
-        path: the file to write; it must not exist yet.
+        path: the file to write, or its address in an object store; it must not exist yet.
         key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
         epochs: the epochs to assign, counted from 0.
         report: called with how far it is.
+        scratch: where temporary files go; by default beside the file, or in the system's directory for them.
 
     Returns:
         The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
@@ -171,17 +187,17 @@ def assign(
     numbers = checked_epochs(epochs)
     run_key = key.for_run()
     schema = assignment_schema(plan, run_key)
-    target = Path(path)
-    plan.require_disk(target.parent)
+    target = located(path)
+    together = plan.require_disk(target.parent, scratch, len(numbers))
     with (
-        new_file(target) as (made, scratch),
-        parquet.ParquetWriter(
-            str(made), schema, compression=plan.compression, write_statistics=False
-        ) as file,
+        new_file(target, scratch) as (made, work),
+        made.create() as sink,
+        parquet.ParquetWriter(sink, schema, compression=plan.compression, write_statistics=False) as file,
     ):
-        for epoch in numbers:
-            reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
-            for table in _epoch_of(plan, run_key, epoch, scratch, reporter, schema):
+        for first in range(0, len(numbers), together):
+            some = numbers[first : first + together]
+            reporter = Reporter(report, some, plan.num_examples, plan.inputs.bytes)
+            for table in _epochs_of(plan, run_key, some, work, reporter, schema):
                 file.write_table(table)
     return str(run_key.run)
 
@@ -201,11 +217,12 @@ def assignment_schema(plan: BuildPlan, run_key: Key) -> pa.Schema:
     )
 
 
-def _epoch_of(
-    plan: BuildPlan, key: Key, epoch: int, scratch: Path, reporter: Reporter, schema: pa.Schema
+def _epochs_of(
+    plan: BuildPlan, key: Key, epochs: Sequence[int], scratch: Path, reporter: Reporter, schema: pa.Schema
 ) -> Iterator[pa.Table]:
+    """Give the assignment of some epochs, from one pass over the identities."""
 
-    def finished(table: pa.Table, steps: Any) -> pa.Table:
+    def finished(epoch: int, table: pa.Table, steps: Any) -> pa.Table:
         columns = [
             *table.columns,
             arrow.array(np.full(len(steps), epoch)),
@@ -214,17 +231,29 @@ def _epoch_of(
         return arrow.table(columns, schema=schema)
 
     if not plan.sampler.partitions:
-        yield from _poisson(plan, key, epoch, reporter, finished)
+        for epoch in epochs:
+            for table, steps in _poisson(plan, key, epoch, reporter):
+                yield finished(epoch, table, steps)
         return
-    drawn = stored_epoch(plan.sampler, epoch)
-    row_order = row_order_of(plan.sampler, key, drawn, plan.num_examples, plan.identity)
-    for batches in sorted_batches(plan, row_order, scratch, reporter):
-        stop = batches.first_step + len(batches.sizes)
-        steps = np.repeat(np.arange(batches.first_step, stop), batches.sizes)
-        for begin in range(0, len(steps), _ROW_GROUP):
-            rows = arrow.array(batches.order[begin : begin + _ROW_GROUP])
-            yield finished(batches.table.take(rows), steps[begin : begin + _ROW_GROUP])
-        reporter.written(stop, plan.sampler.steps)
+    directories = [scratch / f"epoch-{number}" for number in range(len(epochs))]
+    for directory in directories:
+        directory.mkdir(mode=DIRECTORY_MODE)
+    row_orders = [
+        row_order_of(plan.sampler, key, stored_epoch(plan.sampler, epoch), plan.num_examples, plan.identity)
+        for epoch in epochs
+    ]
+    scattered = Scattered(plan, row_orders, directories)
+    scattered.read(reporter.read)
+    for epoch, row_order, sort in zip(epochs, row_orders, scattered.sorts, strict=True):
+        for batches in row_order.arrange(sort.buckets(0, row_order.num_places)):
+            stop = batches.first_step + len(batches.sizes)
+            steps = np.repeat(np.arange(batches.first_step, stop), batches.sizes)
+            for begin in range(0, len(steps), _ROW_GROUP):
+                rows = arrow.array(batches.order[begin : begin + _ROW_GROUP])
+                yield finished(epoch, batches.table.take(rows), steps[begin : begin + _ROW_GROUP])
+            reporter.written(epoch, stop, plan.sampler.steps)
+    for directory in directories:
+        directory.rmdir()
 
 
 def require_numbered(plan: BuildPlan) -> None:
@@ -238,7 +267,7 @@ def require_numbered(plan: BuildPlan) -> None:
         )
 
 
-def _poisson(plan: BuildPlan, key: Key, epoch: int, reporter: Reporter, finished: Any) -> Iterator[pa.Table]:
+def _poisson(plan: BuildPlan, key: Key, epoch: int, reporter: Reporter) -> Iterator[tuple[pa.Table, Any]]:
     waiting: list[Any] = []
     steps: list[int] = []
     held = 0
@@ -248,6 +277,6 @@ def _poisson(plan: BuildPlan, key: Key, epoch: int, reporter: Reporter, finished
         held += len(batch)
         if held >= _ROW_GROUP or step == plan.sampler.steps - 1:
             positions = arrow.table([arrow.array(np.concatenate(waiting))], schema=plan.inputs.schema)
-            yield finished(positions, np.repeat(steps, [len(part) for part in waiting]))
+            yield positions, np.repeat(steps, [len(part) for part in waiting])
             waiting, steps, held = [], [], 0
-            reporter.written(step + 1, plan.sampler.steps)
+            reporter.written(epoch, step + 1, plan.sampler.steps)

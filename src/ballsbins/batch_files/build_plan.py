@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ballsbins import __version__, _check
-from ballsbins._extras import Later
 from ballsbins.batch_files.columns import columns_of
 from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, stored_schema
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
-from ballsbins.batch_files.sort import Memory
+from ballsbins.batch_files.sort import Memory, Ranges
+from ballsbins.batch_files.store import Location
+from ballsbins.batch_files.trial import KEPT_BYTES, Trial
 from ballsbins.batch_files.writer import written_schema
 from ballsbins.errors import DataError, InvalidInputError, SecretError
 from ballsbins.mechanism import Mechanism
-from ballsbins.samplers import BallsAndBins, Key, Sampler, new_key
-
-arrow = Later("pyarrow", feature="Batching tables", extra="data")
-parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
+from ballsbins.samplers import Key, Sampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
-_PART_BYTES = 256 * 2**20
-_KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
+_PART_BYTES, _LEAST_PART_BYTES = 256 * 2**20, 16 * 2**20
+_PARTS_PER_WORKER = 4  # at least, if they do not get too small: or some would wait for the last one
+_MOST_WORKERS = 256
+_OPEN_FILES = 900  # of the 1,024 that most systems allow a process
+_MORE_DISK = 0.02  # what file systems need beside the content of files
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,39 @@ class BuildPlan:
     memory: Memory = field(default_factory=Memory)
     compression: str = "snappy"
     world_size: int = 1
+    wanted_workers: int | None = None
 
     @cached_property
     def trial(self) -> Trial:
-        """What the first rows cost."""
+        """What some rows cost."""
         return Trial.run(self.inputs, self.compression, self.identity)
 
     @cached_property
     def row_bytes(self) -> float:
-        """Bytes of a row in memory, with what it carries while sorted: of the first rows, or as footers say."""
-        return max(self.trial.row_bytes, self.inputs.stored_row_bytes) + _KEPT_BYTES
+        """Bytes of a row in memory, with what it carries while sorted: of some rows, or as footers say."""
+        return max(self.trial.row_bytes, self.inputs.stored_row_bytes) + KEPT_BYTES
+
+    @cached_property
+    def workers(self) -> int:
+        """Threads that work at the same time: as stated, or one for each core, if there is memory for them."""
+        if self.wanted_workers is not None:
+            return self.wanted_workers
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, self.memory.most_workers(self._batch_bytes))
+
+    @cached_property
+    def share(self) -> Memory:
+        """The memory of one worker."""
+        return replace(self.memory, workers=self.workers)
+
+    @property
+    def _batch_bytes(self) -> int:
+        return int(-(-self.num_examples // self.sampler.steps) * self.row_bytes)
 
     @property
     def scratch_bytes(self) -> int:
-        """Disk for temporary files; Poisson batches are drawn without any."""
-        return int(self.num_examples * self.row_bytes) if self.sampler.partitions else 0
+        """Disk for the temporary files of one epoch; Poisson batches are drawn without any."""
+        return int(self.num_examples * self.trial.spilled_row_bytes) if self.sampler.partitions else 0
 
     @property
     def written_rows(self) -> int:
@@ -73,37 +91,83 @@ class BuildPlan:
         # blank rows compress to next to nothing, but their weights are there
         return int(self.num_examples * self.trial.compressed_row_bytes) + 8 * self.sampler.steps
 
-    @property
-    def disk_bytes(self) -> int:
-        """Free disk that building one epoch needs: temporary files and the epoch beside each other."""
-        return self.scratch_bytes + self.output_bytes
+    def disk_bytes(self, epochs: int = 1, together: int = 1) -> int:
+        """The most disk that is used at a time: temporary files go as the files that are made of them come.
+
+        Args:
+            epochs: how many epochs are built and kept.
+            together: how many of them are built from one pass over the input.
+        """
+        at_once = min(epochs, together)
+        in_work = self.memory.bucket_bytes if self.scratch_bytes > self.memory.bucket_bytes else 0
+        most = 0
+        for first in range(0, epochs, at_once):
+            built = min(at_once, epochs - first)
+            scattered = built * self.scratch_bytes + min(in_work, self.output_bytes)
+            most = max(most, first * self.output_bytes + scattered, (first + built) * self.output_bytes)
+        return int(most * (1 + _MORE_DISK))
+
+    def together(self, epochs: int, free: int | None = None) -> int:
+        """How many epochs are built from one pass over the input: as many as the open files and the disk allow.
+
+        Args:
+            epochs: how many are wanted.
+            free: the disk that there is; without a limit by default.
+        """
+        most = max(1, min(epochs, _OPEN_FILES // (len(self.ranges()) * self.workers)))
+        while free is not None and most > 1 and self.disk_bytes(epochs, most) > free:
+            most -= 1
+        return most
 
     @property
     def seconds(self) -> float:
         """About how long an epoch takes."""
-        return self.num_examples * self.trial.row_seconds
+        return self.num_examples * self.trial.row_seconds / self.workers
 
-    @property
-    def buckets(self) -> int:
-        """Files that the rows are scattered into at first."""
-        wanted = -(-self.scratch_bytes // self.memory.bucket_bytes)
-        return max(1, min(wanted, self.memory.max_files, self.sampler.steps))
-
-    @property
+    @cached_property
     def batches_per_file(self) -> int:
-        """Batches in one part: as many as make a file of a good size."""
-        expected = max(1.0, self.row_bytes * self.written_rows / self.sampler.steps)
-        return int(max(1, min(self.sampler.steps, _PART_BYTES // expected)))
+        """Batches in one part: as many as make a file of a good size, and some parts for each worker."""
+        total = max(1.0, self.row_bytes * self.written_rows)
+        wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
+        return int(max(1, min(self.sampler.steps, wanted * self.sampler.steps // total)))
+
+    def ranges(self, num_places: int | None = None) -> Ranges:
+        """How places are cut into files for sorting.
+
+        Args:
+            num_places: how many there are, if it is not one for each batch. A group of ranges is one or more whole
+                parts, which a worker sorts and writes; if places are no batches, all are one group.
+        """
+        spilled = int(self.num_examples * self.row_bytes)
+        wanted = max(1, min(-(-spilled // self.share.bucket_bytes), self.share.max_files))
+        if num_places not in (None, self.sampler.steps):
+            assert num_places is not None
+            return Ranges.even(0, num_places, wanted)
+        steps, group = self.sampler.steps, self.batches_per_file
+        width = max(1, steps // wanted)
+        if width >= group:
+            group = width = group * (width // group)
+        ranges = Ranges(0, steps, group, width)
+        while len(ranges) > self.share.max_files:  # ranges are scattered again
+            group = width = self.batches_per_file * max(1, 2 * group // self.batches_per_file)
+            ranges = Ranges(0, steps, group, width)
+        return ranges
+
+    @property
+    def dictionary_encoded(self) -> list[str]:
+        """The columns, by their paths, that Parquet encodes with a dictionary."""
+        weight = [] if self.padded_to is None else [WEIGHT_COLUMN]
+        return [*self.trial.dictionary_encoded, *weight]
 
     @property
     def rows_per_group(self) -> int:
         """Rows in one row group of a part."""
-        return int(max(1, self.memory.row_group_bytes // self.row_bytes))
+        return int(max(1, self.share.row_group_bytes // self.row_bytes))
 
     @property
     def rows_per_read(self) -> int:
         """Rows that are read at a time, to be joined to chunks: some of a chunk, as rows may be wider further on."""
-        return int(max(1, min(self.memory.most_rows, self.memory.chunk_bytes // (8 * self.row_bytes))))
+        return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 
     @property
     def _coded(self) -> list[str]:
@@ -125,12 +189,13 @@ class BuildPlan:
         """The schema of rows while they are sorted and written: with codes for the values of dictionaries."""
         return stored_schema(self.inputs.schema, self._coded)
 
-    def manifest(self, key: Key, epoch: int) -> Manifest:
+    def manifest(self, key: Key, epoch: int, digests: Sequence[str] | None = None) -> Manifest:
         """Return the manifest of an epoch.
 
         Args:
             key: the key of the run, from `Key.for_run`.
             epoch: the number of the epoch, from 0.
+            digests: the hash of every input file, if they have been read; it is keyed here.
 
         Raises:
             SecretError: `key` is a master key. A run id drawn here would not be that of the batches.
@@ -149,7 +214,14 @@ class BuildPlan:
             num_examples=self.num_examples,
             columns=columns_of(schema),
             batches_per_file=self.batches_per_file,
-            inputs=(InputFile("all", self.inputs.bytes, key.derive("inputs", self.fingerprint)[:16].hex()),),
+            inputs=tuple(
+                InputFile(
+                    file.location.name,
+                    file.size,
+                    "" if digests is None else key.derive("input", number, digests[number])[:16].hex(),
+                )
+                for number, file in enumerate(self.inputs.files)
+            ),
             world_size=self.world_size,
             key_commitment=key.commitment(),
             run=key.run,
@@ -159,28 +231,33 @@ class BuildPlan:
             mechanism=self.mechanism,
         )
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The digest of the inputs, taken once."""
-        return self.inputs.fingerprint()
+    def require_disk(self, directory: Location, scratch: Path | None = None, epochs: int = 1) -> int:
+        """Raise before anything is written if the disk is clearly too small; return how many epochs go together.
 
-    def require_disk(self, directory: Path) -> None:
-        """Raise before anything is written where the disk is clearly too small."""
-        place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-        free = shutil.disk_usage(place).free
-        if free < self.disk_bytes:
+        Args:
+            directory: where the epochs go. That a store has room is not looked at.
+            scratch: where temporary files go, if not beside the epochs.
+            epochs: how many are built.
+        """
+        place = scratch or directory.local or Path(tempfile.gettempdir())
+        found = next(path for path in (place, *place.absolute().parents) if path.exists())
+        free = shutil.disk_usage(found).free
+        together = self.together(epochs, free)
+        needed = self.disk_bytes(epochs, together)
+        if free < needed:
             raise DataError(
-                f"Building one epoch needs about {self.disk_bytes:,} bytes below {str(directory)!r}, "
-                f"but {free:,} are "
-                "free. Make room, or name a directory on another disk."
+                f"Building {'one epoch' if epochs == 1 else f'{epochs} epochs'} needs about {needed:,} bytes below "
+                f"{str(place)!r}, but {free:,} are free. Make room, or name a directory on another disk "
+                "(for temporary files: --scratch)."
             )
+        return together
 
     def require_memory(self) -> None:
         """Raise where one batch, of the size that is expected, does not fit within the limit."""
-        batch_bytes = int(-(-self.num_examples // self.sampler.steps) * self.row_bytes)
-        if batch_bytes > self.memory.largest_bucket:
-            steps = int(2 * self.num_examples * self.row_bytes // self.memory.largest_bucket)
-            larger = self.memory.limit_for(batch_bytes)
+        batch_bytes = self._batch_bytes
+        if batch_bytes > self.share.largest_bucket:
+            steps = int(2 * self.num_examples * self.row_bytes // self.share.largest_bucket)
+            larger = self.share.limit_for(batch_bytes)
             raise InvalidInputError(
                 "the memory limit",
                 self.memory.limit,
@@ -199,44 +276,14 @@ class BuildPlan:
             "identity_column": None if self.identity is None else self.identity.name,
             "padded_to": self.padded_to,
             "memory_limit": self.memory.limit,
-            "buckets": self.buckets,
+            "workers": self.workers,
+            "buckets": len(self.ranges()),
             "part_files": -(-self.sampler.steps // self.batches_per_file),
             "scratch_bytes": self.scratch_bytes,
             "output_bytes_per_epoch": self.output_bytes,
-            "disk_bytes": self.disk_bytes,
+            "disk_bytes": self.disk_bytes(),
             "seconds_per_epoch": round(self.seconds, 1),
         }
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Bytes and seconds of a row, from doing with the first rows what a build does with all."""
-
-    row_bytes: float
-    compressed_row_bytes: float
-    row_seconds: float
-
-    @staticmethod
-    def run(inputs: Inputs, compression: str, identity: IdentityColumn | None) -> Trial:
-        """Read the first rows, hash their names, take them in a random order, write a bucket and Parquet."""
-
-        def write(table: Any) -> int:
-            order = arrow.array(np.random.default_rng(0).permutation(table.num_rows))
-            bucket, part = arrow.BufferOutputStream(), arrow.BufferOutputStream()
-            with arrow.ipc.new_stream(bucket, table.schema) as writer:
-                writer.write_table(table.take(order))
-            parquet.write_table(table.take(order), part, compression=compression, write_statistics=False)
-            return int(part.tell())
-
-        write(inputs.sample().slice(0, 1))  # the first time takes longer
-        begin = time.perf_counter()
-        table = inputs.sample()
-        if identity is not None:
-            BallsAndBins(1).bins_of(new_key(), 0, identity.of(table, 0).as_list())
-        compressed = write(table)
-        seconds = time.perf_counter() - begin
-        rows = max(table.num_rows, 1)
-        return Trial(table.nbytes / rows, compressed / rows, seconds / rows)
 
 
 def plan_build(
@@ -250,6 +297,7 @@ def plan_build(
     compression: str = "snappy",
     num_examples: int | None = None,
     world_size: int = 1,
+    workers: int | None = None,
 ) -> BuildPlan:
     """Count the rows, and decide how to build batch files.
 
@@ -263,6 +311,7 @@ def plan_build(
         compression: of the Parquet files: snappy, zstd, lz4 or none.
         num_examples: if stated, it is compared with the rows that there are.
         world_size: the number of ranks that will train, each of which then reads its own rows only.
+        workers: the number of threads; by default one for each core, if there is memory for them.
 
     Returns:
         The plan: what it will need, and what `build` takes.
@@ -319,7 +368,11 @@ def plan_build(
             "Take larger batches, or a larger limit: --memory.",
         )
     planned_for = mechanism(chosen) if callable(mechanism) else mechanism
-    return BuildPlan(inputs, chosen, counted, planned_for, identity, size, limit, compression, world_size)
+    if workers is not None:
+        _check.integer("workers", workers, 1, _MOST_WORKERS, advice="One for each core is the default.")
+    return BuildPlan(
+        inputs, chosen, counted, planned_for, identity, size, limit, compression, world_size, workers
+    )
 
 
 def _padded_size(sampler: Sampler, num_examples: int) -> int:

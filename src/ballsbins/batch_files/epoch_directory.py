@@ -1,92 +1,144 @@
-"""An epoch appears whole or not at all: it is made beside, then renamed; kill −9 at any time is harmless.
+"""An epoch is there if and only if its manifest is, which is written last; kill −9 at any time is harmless.
 
-DIR/.building-epoch-000003/    locked by the process that works in it; what a killed one left is thrown away
-DIR/epoch-000003/              appears by one rename, with everything in it
-DIR/.removing-…/               what was an epoch until a rename made it vanish
+DIR/epoch-000003/              files under names of their own; without a manifest it is no epoch, and is cleared away
+DIR/.building-epoch-000003/    temporary files, locked by the process that works in it; on this machine's disks only
 
-DIR itself is locked while an epoch is compared with the others and renamed, so a directory never holds two runs.
+Nothing is renamed, so DIR may be in an object store. On this machine DIR is locked while an epoch is compared with
+the others and its manifest is written, so a directory never holds two runs. Stores have no locks: two processes that
+build into one at the same time write under different names, and the later one is refused when it looks again at its
+end.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ballsbins._extras import Later
 from ballsbins._files import PRIVATE, sync
-from ballsbins.batch_files.format import DIRECTORY_MODE, MANIFEST_NAME, Manifest, epoch_name, epoch_number
+from ballsbins.batch_files.format import MANIFEST_NAME, Manifest, epoch_name, epoch_number
+from ballsbins.batch_files.store import DIRECTORY_MODE, Location, located
 from ballsbins.errors import DataError, SecretError
 
 arrow = Later("pyarrow", feature="Writing batch files", extra="data")
+fs = Later("pyarrow.fs", feature="Writing batch files", extra="data")
 
 try:
     import fcntl
 except ImportError:  # not a POSIX system: there are no locks
     fcntl = None  # type: ignore[assignment]
 
-_BUILDING, _REMOVING = ".building-", ".removing-"
+_BUILDING = ".building-"
+_GROUP_MODE = 0o770
 _NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
-def prepare_directory(directory: Path) -> None:
+def prepare_directory(directory: Location, *, group_readable: bool = False) -> None:
     """Make a directory for batch files, or take one that is empty or has some; never one with other things."""
     try:
         str(directory).encode()  # Arrow knows only names that are text
-        directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        names = os.listdir(directory)
-        if not names:
-            directory.chmod(DIRECTORY_MODE)
+        directory.make_directory()
+        names = directory.names()
+        if not names and directory.local is not None and not group_readable:
+            directory.local.chmod(DIRECTORY_MODE)
     except (OSError, UnicodeError) as error:
         raise DataError(
             f"{str(directory)!r} cannot be used for batch files ({error}). Name a directory you may write to."
         ) from None
-    strange = [name for name in names if epoch_number(name) is None and not _is_ours(name)]
+    strange = [name for name in names if epoch_number(name) is None and not name.startswith(_BUILDING)]
     if strange:
         raise DataError(
             f"{str(directory)!r} holds {min(strange)!r}, which is not of batch files. Name an empty "
             "directory, or a new one."
         )
-    require_private(directory)
-    finished = {f"{_BUILDING}{epoch_name(epoch)}" for epoch in complete_epochs(directory)}
-    for name in names:  # left by a process that was killed at its very end
-        if name.startswith(_REMOVING) or name in finished:
-            shutil.rmtree(directory / name, ignore_errors=True)
+    require_private(directory, group_readable=group_readable)
+    if directory.local is not None:
+        for epoch in complete_epochs(directory):  # left by a process that was killed at its very end
+            shutil.rmtree(directory.local / f"{_BUILDING}{epoch_name(epoch)}", ignore_errors=True)
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith((_BUILDING, _REMOVING))
+@dataclass(frozen=True)
+class NewEpoch:
+    """An epoch that is being built: where its files go, and a directory of this machine for temporary ones."""
+
+    directory: Location
+    epoch: int
+    made: Location
+    scratch: Path
+
+    @contextmanager
+    def publishing(self, manifest: Manifest, parts: Sequence[str]) -> Iterator[None]:
+        """Look once more, alone with the directory where there are locks, before the block writes the manifest.
+
+        Args:
+            manifest: what the block writes.
+            parts: the names of the parts, which must be there.
+
+        Raises:
+            DataError: another process has built this epoch, or an epoch of another run, or has removed files.
+        """
+        self.made.sync()
+        with _alone(self.directory):
+            _require_absent(self.directory, self.epoch)
+            _require_one_run(self.directory, manifest)
+            before = set(self.made.names())
+            missing = set(parts) - before
+            if missing:
+                raise DataError(
+                    f"{str(self.made / min(missing))!r} was removed while epoch {self.epoch} was being built, "
+                    "perhaps by another process that builds it, too. Run the same command again."
+                )
+            yield
+            self.made.sync()
+            self.directory.sync()
+        for name in before - set(parts):  # left in a store by a process that was killed
+            (self.made / name).remove()
 
 
 @contextmanager
-def new_epoch(directory: Path, manifest: Manifest) -> Iterator[tuple[Path, Path]]:
-    """Give (a directory for the files of an epoch, one for temporary files); rename the first if all went well.
+def new_epoch(directory: Location, epoch: int, scratch: Path | None = None) -> Iterator[NewEpoch]:
+    """Give an epoch to be built; what an unfinished one has written is removed.
+
+    Args:
+        directory: where the epoch will be.
+        epoch: its number.
+        scratch: where temporary files go; by default beside the epoch, or in the system's directory for them.
 
     Raises:
         DataError: another process builds this epoch or has built it, or has built an epoch of another run meanwhile.
     """
-    epoch = manifest.epoch
-    work = directory / f"{_BUILDING}{epoch_name(epoch)}"
-    with _workplace(work, f"epoch {epoch} in {str(directory)!r}") as scratch:
-        target = directory / epoch_name(epoch)
-        if (target / MANIFEST_NAME).exists():
-            raise DataError(
-                f"Another process has just built epoch {epoch} in {str(directory)!r}. Run the same command again: it "
-                "keeps what is there."
-            )
-        made = work / "epoch"
-        made.mkdir(mode=DIRECTORY_MODE)
-        yield made, scratch
-        sync(made)
-        with _alone(directory):
-            _require_one_run(directory, manifest)
-            _publish(made, target)
+    made = directory / epoch_name(epoch)
+    with (
+        writing(directory),
+        _workplace(directory, epoch_name(epoch), f"epoch {epoch} in {str(directory)!r}", scratch) as work,
+    ):
+        _require_absent(directory, epoch)
+        if made.local is not None:
+            made.remove_tree()  # without a manifest, it is what a killed process left
+        made.make_directory()
+        try:
+            yield NewEpoch(directory, epoch, made, work)
+        finally:
+            if epoch not in complete_epochs(directory):
+                made.remove_tree()
 
 
-def _require_one_run(directory: Path, manifest: Manifest) -> None:
+def _require_absent(directory: Location, epoch: int) -> None:
+    if epoch in complete_epochs(directory):
+        raise DataError(
+            f"Another process has just built epoch {epoch} in {str(directory)!r}. Run the same command again: it "
+            "keeps what is there."
+        )
+
+
+def _require_one_run(directory: Location, manifest: Manifest) -> None:
     """Refuse an epoch if another process has built one of another run since this build looked."""
     for other in complete_epochs(directory):
         found = read_manifest(directory, other)
@@ -101,83 +153,86 @@ def _require_one_run(directory: Path, manifest: Manifest) -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[tuple[Path, Path]]:
-    """Give (where to write a file, a directory for temporary files); rename the file if all went well."""
-    if not path.name:
+def new_file(path: Location, scratch: Path | None = None) -> Iterator[tuple[Location, Path]]:
+    """Give (where to write a file, a directory for temporary files); the file appears whole if all went well."""
+    if path.local is not None and not Path(path.address).name:
         raise DataError(f"{str(path)!r} is not the name of a file. Name one that does not exist yet.")
-    work = path.with_name(f"{_BUILDING}{path.name}")
-    if path.exists():
-        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed at its very end
+    if path.info().type != fs.FileType.NotFound:
+        if path.local is not None:  # left by a process that was killed at its very end
+            shutil.rmtree(path.local.with_name(f"{_BUILDING}{path.name}"), ignore_errors=True)
         raise DataError(f"{str(path)!r} exists, and is not overwritten. Remove it, or name another file.")
-    if not path.parent.is_dir():
-        raise DataError(f"{str(path.parent)!r} is not a directory. Make it first, or name another file.")
-    with _workplace(work, repr(str(path))) as scratch:
-        made = scratch.with_name("file")
-        yield made, scratch
-        made.chmod(PRIVATE)
-        sync(made)
-        made.rename(path)
-        sync(path.parent)
+    if path.local is not None and not path.local.parent.is_dir():
+        raise DataError(
+            f"{str(path.local.parent)!r} is not a directory. Make it first, or name another file."
+        )
+    parent = path.parent
+    with writing(parent), _workplace(parent, path.name, repr(str(path)), scratch) as work:
+        if path.local is None:
+            yield path, work
+            return
+        made = parent / f"{_BUILDING}{path.name}" / "file"
+        yield made, work
+        Path(made.path).chmod(PRIVATE)
+        os.rename(made.path, path.path)  # one file of this machine
+        sync(path.local.parent)
 
 
 @contextmanager
-def _workplace(work: Path, what: str) -> Iterator[Path]:
-    """Hold `work`, cleared of what a killed process left, and give a directory in it; nothing of it is left after."""
-    with writing(work.parent), _locked(work, what):
+def _workplace(directory: Location, name: str, what: str, scratch: Path | None) -> Iterator[Path]:
+    """Give a directory for temporary files, cleared of what a killed process left; nothing of it is left after."""
+    if directory.local is None or scratch is not None:
+        with tempfile.TemporaryDirectory(
+            prefix="ballsbins-", dir=scratch, ignore_cleanup_errors=True
+        ) as made:
+            if directory.local is None:
+                yield Path(made)
+                return
+            with _workplace(directory, name, what, None):
+                yield Path(made)
+        return
+    work = directory.local / f"{_BUILDING}{name}"
+    with _locked(work, what):
         for entry in work.iterdir():
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
-        scratch = work / "scratch"
-        scratch.mkdir(mode=DIRECTORY_MODE)
+        beside = work / "scratch"
+        beside.mkdir(mode=DIRECTORY_MODE)
         try:
-            yield scratch
+            yield beside
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def remove_epoch(directory: Path, epoch: int) -> None:
-    """Remove an epoch, so that a reader sees it whole or not at all, and what killed processes left of it."""
+def remove_epoch(address: str | os.PathLike[str], epoch: int) -> None:
+    """Remove an epoch, its manifest first, so that no reader opens it any more, and what killed processes left."""
+    directory = located(address)
     target = directory / epoch_name(epoch)
-    there = ", ".join(map(str, complete_epochs(directory))) or "none"
-    left = _leftovers(directory, target.name)
-    if not target.exists() and not left:
+    work = None if directory.local is None else directory.local / f"{_BUILDING}{target.name}"
+    if target.name not in directory.names() and not (work is not None and work.exists()):
+        there = ", ".join(map(str, complete_epochs(directory))) or "none"
         raise DataError(
             f"Epoch {epoch} is not in {str(directory)!r} (complete epochs: {there}), so it cannot be removed."
         )
-    with _removing(directory):
-        with _alone(directory):
-            if target.exists():
-                _remove(target)
-        for path in left:
-            if path.name.startswith(_BUILDING):
-                with _locked(path, f"epoch {epoch} in {str(directory)!r}"):
-                    shutil.rmtree(path)
-            else:
-                shutil.rmtree(path)
-        sync(directory)
-
-
-def _leftovers(directory: Path, name: str) -> list[Path]:
-    """What processes that were killed left of an epoch: rows in the order of their batches."""
-    mine = (f"{_BUILDING}{name}", f"{_REMOVING}{name}-")
-    return [
-        directory / entry for entry in os.listdir(directory) if entry == mine[0] or entry.startswith(mine[1])
-    ]
-
-
-@contextmanager
-def _removing(directory: Path) -> Iterator[None]:
-    """Say it where something secret could not be removed."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"Not all could be removed below {str(directory)!r} ({error}), and the rest is as secret as the key. "
-            "Remove it by hand."
-        ) from None
+    with ExitStack() as held:
+        if work is not None:
+            held.enter_context(_locked(work, f"epoch {epoch} in {str(directory)!r}"))
+        try:
+            with _alone(directory):
+                if (target / MANIFEST_NAME).is_file():
+                    (target / MANIFEST_NAME).remove()
+                    target.sync()
+            target.remove_tree()
+            if work is not None:
+                shutil.rmtree(work)
+            directory.sync()
+        except (OSError, DataError) as error:
+            raise DataError(
+                f"Not all could be removed below {str(directory)!r} ({error}), and the rest is as secret as the key. "
+                "Remove it by hand."
+            ) from None
 
 
 @contextmanager
-def writing(directory: Path) -> Iterator[None]:
+def writing(directory: Location) -> Iterator[None]:
     """Turn what goes wrong while writing into an error that names where."""
     try:
         yield
@@ -192,26 +247,13 @@ def writing(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def _publish(made: Path, target: Path) -> None:
-    if target.exists() and not (target / MANIFEST_NAME).exists():
-        _remove(target)  # never was an epoch: it has no manifest
-    made.rename(target)
-    sync(target.parent)
-
-
-def _remove(target: Path) -> None:
-    gone = target.with_name(f"{_REMOVING}{target.name}-{os.getpid()}")
-    target.rename(gone)
-    shutil.rmtree(gone)
-
-
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _alone(directory: Location) -> Iterator[None]:
     """Wait for the directory, and hold it while its set of epochs is looked at and changed."""
-    if fcntl is None:
+    if fcntl is None or directory.local is None:
         yield
         return
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory.local, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -255,30 +297,36 @@ def _is_same(descriptor: int, path: Path) -> bool:
     return False
 
 
-def complete_epochs(directory: Path) -> tuple[int, ...]:
+def complete_epochs(directory: Location) -> tuple[int, ...]:
     """The epochs of a directory that have a manifest, ascending."""
-    try:
-        names = os.listdir(directory)
-    except OSError as error:
-        raise DataError(
-            f"{str(directory)!r} cannot be read ({error.strerror}). Name a directory of batch files."
-        ) from None
-    numbers = ((name, epoch_number(name)) for name in names)
+    if directory.local is not None and not directory.local.is_dir():
+        problem = "is not a directory" if directory.local.exists() else "does not exist"
+        raise DataError(f"{str(directory)!r} cannot be read: it {problem}. Name a directory of batch files.")
+    numbers = ((name, epoch_number(name)) for name in directory.names())
     return tuple(
-        sorted(
-            number
-            for name, number in numbers
-            if number is not None and (directory / name / MANIFEST_NAME).is_file()
-        )
+        sorted(number for name, number in numbers if number is not None and _is_whole(directory / name))
     )
 
 
-def read_manifest(directory: Path, epoch: int) -> Manifest:
+def _is_whole(epoch: Location) -> bool:
+    """Whether there is a manifest, up to its end: a file of this machine grows while it is written."""
+    path = epoch / MANIFEST_NAME
+    if not path.is_file():
+        return False
+    if path.local is not None:
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            return False
+    return True
+
+
+def read_manifest(directory: Location, epoch: int) -> Manifest:
     """The manifest of a complete epoch."""
     path = directory / epoch_name(epoch) / MANIFEST_NAME
     try:
-        manifest = Manifest.from_json(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
+        manifest = Manifest.from_json(path.read_bytes().decode("utf-8"), path)
+    except UnicodeDecodeError as error:
         raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
     if manifest.epoch != epoch:  # the same bins in two epochs cost far more privacy than bins drawn anew
         raise DataError(
@@ -288,12 +336,25 @@ def read_manifest(directory: Path, epoch: int) -> Manifest:
     return manifest
 
 
-def require_private(directory: Path) -> None:
-    """Refuse batch files that others than their owner can read: they are the assignment."""
-    mode = directory.stat().st_mode & 0o777
-    if os.name == "posix" and mode & ~DIRECTORY_MODE:
+def require_private(directory: Location, *, group_readable: bool = False) -> None:
+    """Refuse batch files of this machine that others than their owner can read: they are the assignment.
+
+    Args:
+        directory: where they are. What a store lets others do is not seen from here.
+        group_readable: whether the owner's group may, as on mounts that show mode 0770 whatever one does.
+    """
+    if directory.local is None or os.name != "posix":
+        return
+    mode = directory.local.stat().st_mode & 0o777
+    if mode & ~(_GROUP_MODE if group_readable else DIRECTORY_MODE):
+        least = "0770" if group_readable else "0700"
+        way_out = (
+            ""
+            if group_readable or mode & ~_GROUP_MODE
+            else (" Where the group is trusted with the key, too, as on some mounts, add --group-readable.")
+        )
         raise SecretError(
-            f"{str(directory)!r} has mode {mode:04o}, so that others than its owner can use it, but must have 0700: "
-            f"batch files are as secret as the key. Run: chmod 700 {str(directory)!r}; if others may have read them, "
-            "build with a new key."
+            f"{str(directory)!r} has mode {mode:04o}, so that others than its owner can use it, but must have "
+            f"{least}: batch files are as secret as the key. Run: chmod {least[1:]} {str(directory)!r}; if others "
+            f"may have read them, build with a new key.{way_out}"
         )

@@ -63,7 +63,6 @@ FORMAT_VERSION = 3  # 2 added `run`; 3 the types of columns, checksums, names of
 MANIFEST_NAME = "manifest.json"
 ROW_GROUPS_KEY = "ballsbins.row_groups"  # in the footer of a part
 WEIGHT_COLUMN = "weight"
-DIRECTORY_MODE = 0o700
 _EPOCH_DIRECTORY = re.compile(r"epoch-(\d{6,})")
 _REBUILD = "Was this manifest changed by hand? Build the epoch again."
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Reading tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 
-_FINGERPRINT_BYTES = 1 << 16  # of the beginning and the end of a file, where Parquet has its footer
 _CSV_BLOCK = 1 << 22
 _SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 23
 # Rows at a time: they may be far wider than footers tell, which see repeated words once.
@@ -128,17 +126,6 @@ class Inputs:
                 found.append(Piece(number, group, first, size, packed))
                 first += size
         return found
-
-    def fingerprint(self) -> str:
-        """A digest that tells two inputs apart: names, sizes, and the beginning and end of every file, in order."""
-        digest = hashlib.sha256()
-        for file in self.files:
-            digest.update(f"{file.location.name}\0{file.size}\0".encode())
-            with naming(file), file.location.open() as source:
-                digest.update(source.read(min(file.size, _FINGERPRINT_BYTES)))
-                source.seek(max(file.size - _FINGERPRINT_BYTES, 0))
-                digest.update(source.read(_FINGERPRINT_BYTES))
-        return f"sha256:{digest.hexdigest()}"
 
     def sample(self) -> pa.Table:
         """The first rows, to judge how large and how costly rows are: some ten thousands, fewer if they are wide."""
@@ -264,6 +251,15 @@ class Inputs:
             for name in types.keys() - set(found.names):
                 raise _missing_column(name, file, found.names)
             return found
+
+
+def file_digest(inputs: Inputs, number: int) -> str:
+    """The hash of one file, read for nothing else."""
+    digests: Digests = {}
+    pieces = [piece for piece in inputs.pieces() if piece.file == number]
+    for _ in inputs.read(_SAMPLE_ROWS, pieces, digests):
+        pass
+    return combined(digests[piece.file, piece.group] for piece in pieces)
 
 
 def _hashed(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,11 +58,12 @@ class BatchFiles:
         self._directory, self._manifest = directory, manifest
 
     @classmethod
-    def open(cls, directory: str | os.PathLike[str]) -> BatchFiles:
+    def open(cls, directory: str | os.PathLike[str], *, group_readable: bool = False) -> BatchFiles:
         """Open a directory that has at least one complete epoch; epochs may be added and removed while it is open.
 
         Args:
             directory: the directory, of mode 0700, or its address in an object store.
+            group_readable: whether mode 0770 will do: then the group is trusted with the batches.
 
         Returns:
             The batch files.
@@ -73,13 +73,13 @@ class BatchFiles:
             SecretError: others than the owner may use the directory.
         """
         place = located(directory)
-        epochs = complete_epochs(Path(place.address))
+        epochs = complete_epochs(place)
         if not epochs:
             raise DataError(
                 f"{str(place)!r} holds no complete epoch of batch files. Build one: ballsbins build --help"
             )
-        require_private(Path(place.address))
-        return cls(place, read_manifest(Path(place.address), epochs[0]))
+        require_private(place, group_readable=group_readable)
+        return cls(place, read_manifest(place, epochs[0]))
 
     @property
     def manifest(self) -> Manifest:
@@ -89,7 +89,7 @@ class BatchFiles:
     @property
     def epochs(self) -> tuple[int, ...]:
         """The complete epochs that are there now."""
-        return complete_epochs(Path(self._directory.address))
+        return complete_epochs(self._directory)
 
     def batches(
         self,
@@ -197,7 +197,7 @@ class BatchFiles:
                 f"Epoch {epoch} is not in {str(self._directory)!r} (complete epochs: {there}). "
                 f"Build it: ballsbins build … --epoch {epoch}"
             )
-        manifest = read_manifest(Path(self._directory.address), epoch)
+        manifest = read_manifest(self._directory, epoch)
         manifest.require_same_run(self._manifest)
         return EpochReader(self._directory / epoch_name(epoch), manifest)
 

@@ -3,13 +3,14 @@
 An external bucket sort: rows are scattered into files of consecutive places, and a file that fits is a bucket.
 
 A file that does not fit is scattered again, so that any number of rows is sorted within the same memory. Rows of
-one place keep the order in which they came.
+one place keep the order in which they came. Several workers may add rows at the same time, each a later part of the
+table than the one before it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,20 @@ _LEAST = 300 * 10**6
 _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any data
 # More is not used: a third of it, the largest bucket, is the most text that one array can hold.
 _MOST = 6 * 10**9
+_LEAST_OF_WORKER = 60 * 10**6  # data that a worker needs to work on pieces of a good size
+_PIECE_BYTES = 2**17  # pieces of a file that are worth writing by themselves
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit on the resident memory of the process, in bytes."""
+    """A limit on the resident memory of the process, in bytes, and the workers among whom it is divided.
+
+    The sizes below are those of one worker.
+    """
 
     limit: int = DEFAULT_MEMORY
+    workers: int = 1
 
     def __post_init__(self) -> None:
         """Validate, once."""
@@ -48,7 +55,12 @@ class Memory:
 
     @property
     def _for_data(self) -> int:
-        return min(self.limit, _MOST) - _INTERPRETER
+        return (min(self.limit, _MOST) - _INTERPRETER) // self.workers
+
+    def most_workers(self, batch_bytes: int) -> int:
+        """The workers among whom it can be divided so that batches of this size fit, with some to spare."""
+        data = min(self.limit, _MOST) - _INTERPRETER
+        return max(1, min(data // _LEAST_OF_WORKER, data // max(4 * batch_bytes, 1)))
 
     @property
     def chunk_bytes(self) -> int:
@@ -70,10 +82,9 @@ class Memory:
         """Rows of one bucket at most: one whose rows are twice as wide as the first ones promised still fits."""
         return self._for_data // 3
 
-    @staticmethod
-    def limit_for(batch_bytes: int) -> int | None:
+    def limit_for(self, batch_bytes: int) -> int | None:
         """A limit under which a batch of so many bytes is a bucket that fits, with some to spare; None if none is."""
-        limit = 4 * batch_bytes + _INTERPRETER
+        limit = 4 * batch_bytes * self.workers + _INTERPRETER
         return limit if limit <= _MOST else None
 
     @property
@@ -84,7 +95,7 @@ class Memory:
     @property
     def max_files(self) -> int:
         """Buckets that are written at once: open files, each getting pieces large enough to be worth writing."""
-        return max(2, min(400, self.chunk_bytes // 2**17))
+        return max(2, min(400, self.chunk_bytes // _PIECE_BYTES))
 
     @staticmethod
     def parse(text: str) -> Memory:
@@ -97,138 +108,178 @@ class Memory:
         return Memory(int(float(found[1]) * _UNITS[found[2]]))
 
 
-Placed = tuple["pa.RecordBatch", NDArray[np.int64], NDArray[np.uint32]]  # rows, their positions, their places
+@dataclass(frozen=True)
+class Ranges:
+    """The places first … stop − 1, cut into groups of equal length, and each group into ranges, of one file each."""
 
+    first: int
+    stop: int
+    group: int
+    width: int
 
-@dataclass
-class _SpillFile:
-    """The rows of the places begin … end − 1, on disk."""
+    @staticmethod
+    def even(first: int, stop: int, count: int) -> Ranges:
+        """About `count` ranges of equal length, in one group."""
+        length = stop - first
+        return Ranges(first, stop, length, -(-length // max(1, min(count, length))))
 
-    begin: int
-    end: int
-    path: Path
-    writer: Any = None
-    bytes: int = 0
+    @property
+    def _per_group(self) -> int:
+        return -(-self.group // self.width)
+
+    def __len__(self) -> int:
+        """The number of ranges."""
+        whole, rest = divmod(self.stop - self.first, self.group)
+        return whole * self._per_group + -(-rest // self.width)
+
+    def number_of(self, places: NDArray[np.uint32]) -> NDArray[np.uint16]:
+        """The range of each place."""
+        within = places - np.uint32(self.first)
+        if self.group >= self.stop - self.first:
+            return (within // np.uint32(self.width)).astype(np.uint16)
+        groups, rest = np.divmod(within, np.uint32(self.group))
+        return (groups * np.uint32(self._per_group) + rest // np.uint32(self.width)).astype(np.uint16)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """The places begin … end − 1 of a range."""
+        group, rest = divmod(number, self._per_group)
+        begin = self.first + group * self.group + rest * self.width
+        return begin, min(begin + self.width, self.first + (group + 1) * self.group, self.stop)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """The places begin … end − 1 of each group."""
+        return [
+            (begin, min(begin + self.group, self.stop)) for begin in range(self.first, self.stop, self.group)
+        ]
 
 
 class BucketSort:
     """Sorts rows by place under a memory limit, with files in a directory of its own."""
 
-    def __init__(self, directory: Path, schema: pa.Schema, memory: Memory) -> None:
-        """`schema` is that of the rows; two more columns are kept for their positions and places."""
+    def __init__(
+        self, directory: Path, schema: pa.Schema, memory: Memory, ranges: Ranges, writers: int = 1
+    ) -> None:
+        """Sort rows of `schema` into the files of `ranges`, of which each writer has its own."""
         extra = [arrow.field("position", arrow.int64()), arrow.field("place", arrow.uint32())]
-        self._directory, self._memory = directory, memory
+        self._directory, self._memory, self.ranges = directory, memory, ranges
         self._schema, self._spilled = schema, arrow.schema([*schema, *extra])
-        self._files = 0
+        self._files: list[list[_StreamFile | None]] = [[None] * len(ranges) for _ in range(writers)]
 
-    def scatter(self, rows: Iterable[Placed], begin: int, end: int, expected_bytes: int) -> list[_SpillFile]:
-        """Write rows with places begin … end − 1 into one file for each of some equal ranges of places."""
-        wanted = -(-expected_bytes // self._memory.bucket_bytes)
-        width = -(-(end - begin) // max(1, min(wanted, self._memory.max_files, end - begin)))
-        files = [self._new_file(first, min(first + width, end)) for first in range(begin, end, width)]
-        try:
-            for batch, positions, places in rows:
-                self._write(files, batch, positions, places, begin, width)
-        finally:
-            for file in files:
-                if file.writer is not None:
-                    file.writer.close()
-                    file.writer = None
-        return files
+    @property
+    def piece_bytes(self) -> int:
+        """How many bytes of rows to add at a time, so that pieces of files are worth writing."""
+        return min(self._memory.chunk_bytes, 2 * len(self.ranges) * _PIECE_BYTES)
 
-    def buckets(self, files: list[_SpillFile]) -> Iterator[Bucket]:
-        """Give all rows in buckets of ascending places, each small enough; files are removed as they are read."""
-        for file in files:
-            if file.bytes <= self._memory.bucket_bytes * 2 or file.end - file.begin == 1:
-                yield self._load(file)
-            else:
-                yield from self.buckets(self.scatter(self._read(file), file.begin, file.end, file.bytes))
-            file.path.unlink(missing_ok=True)
-
-    def _new_file(self, begin: int, end: int) -> _SpillFile:
-        self._files += 1
-        return _SpillFile(begin, end, self._directory / f"rows-{self._files:06d}.arrow")
-
-    def _write(
+    def add(
         self,
-        files: list[_SpillFile],
-        batch: pa.RecordBatch,
+        writer: int,
+        rows: pa.RecordBatch,
         positions: NDArray[np.int64],
         places: NDArray[np.uint32],
-        begin: int,
-        width: int,
     ) -> None:
-        columns = [*batch.columns, arrow.array(positions), arrow.array(places)]
+        """Write rows to the files of their places; for each writer, by one thread at a time."""
+        columns = [*rows.columns, arrow.array(positions), arrow.array(places)]
         whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled)
+        files = self._files[writer]
         numbers = np.zeros(len(places), dtype=np.uint16)  # of the file that a row goes to
         if len(files) > 1:
-            numbers = ((places - np.uint32(begin)) // np.uint32(width)).astype(np.uint16)
-            whole = whole.take(arrow.array(np.argsort(numbers, kind="stable")))
+            numbers = self.ranges.number_of(places)
+            whole = whole.take(arrow.array(np.argsort(numbers, kind="stable").astype(np.uint32)))
         ends = np.cumsum(np.bincount(numbers, minlength=len(files)))
-        for file, stop, start in zip(files, ends, [0, *ends[:-1]], strict=True):
+        for number, (stop, start) in enumerate(zip(ends, [0, *ends[:-1]], strict=True)):
             if stop == start:
                 continue
-            if file.writer is None:
-                file.writer = _StreamFile(file.path, self._spilled)
-            file.writer.write(whole.slice(start, stop - start))
-            file.bytes = file.writer.tell()
+            file = files[number]
+            if file is None:
+                begin, end = self.ranges.span(number)
+                name = f"rows-{begin}-{end}-{writer}.arrow"
+                file = files[number] = _StreamFile(self._directory / name, self._spilled)
+            file.write(whole.slice(start, stop - start))
 
-    def _read(self, file: _SpillFile) -> Iterator[Placed]:
-        if not file.bytes:
-            return
-        with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
-            waiting: list[Any] = []
-            held = 0
-            for (
-                batch
-            ) in reader:  # small pieces are joined, or the next scattering would make them smaller still
-                waiting.append(batch)
-                held += batch.nbytes
-                if held >= self._memory.chunk_bytes:
-                    yield _placed(arrow.concat_batches(waiting))
-                    waiting, held = [], 0
-            if waiting:
-                yield _placed(arrow.concat_batches(waiting))
+    def close(self) -> None:
+        """Close all files, after the last rows or an error."""
+        for files in self._files:
+            for file in files:
+                if file is not None:
+                    file.close()
 
-    def _load(self, file: _SpillFile) -> Bucket:
-        if file.bytes > self._memory.largest_bucket:
+    def buckets(self, begin: int, end: int) -> Iterator[Bucket]:
+        """Give the rows of the places begin … end − 1, whole ranges, in buckets of ascending places.
+
+        Each bucket is small enough. Files are removed as they are read.
+        """
+        for number in range(len(self.ranges)):
+            first, stop = self.ranges.span(number)
+            if not begin <= first < end:
+                continue
+            files = [found for files in self._files if (found := files[number]) is not None]
+            size = sum(file.bytes for file in files)
+            if size <= self._memory.bucket_bytes * 2 or stop - first == 1:
+                yield self._load(first, stop, files, size)
+            else:
+                yield from self._scattered_again(first, stop, files, size)
+            for file in files:
+                file.path.unlink(missing_ok=True)
+
+    def _scattered_again(self, begin: int, end: int, files: list[_StreamFile], size: int) -> Iterator[Bucket]:
+        wanted = min(-(-size // self._memory.bucket_bytes), self._memory.max_files)
+        finer = BucketSort(self._directory, self._schema, self._memory, Ranges.even(begin, end, wanted))
+        try:
+            for batch in self._read(files):
+                positions, places = (_numpy(batch.column(place)) for place in (-2, -1))
+                finer.add(0, batch.select(list(range(len(self._schema)))), positions, places)
+        finally:
+            finer.close()
+        yield from finer.buckets(begin, end)
+
+    def _read(self, files: list[_StreamFile]) -> Iterator[pa.RecordBatch]:
+        waiting: list[Any] = []
+        held = 0
+        for file in files:
+            with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
+                # Small pieces are joined, or the next scattering would make them smaller still.
+                for batch in reader:
+                    waiting.append(batch)
+                    held += batch.nbytes
+                    if held >= self._memory.chunk_bytes:
+                        yield arrow.concat_batches(waiting)
+                        waiting, held = [], 0
+        if waiting:
+            yield arrow.concat_batches(waiting)
+
+    def _load(self, begin: int, end: int, files: list[_StreamFile], size: int) -> Bucket:
+        if size > self._memory.largest_bucket:
             raise InvalidInputError(
                 "the memory limit",
                 self._memory.limit,
                 "large enough for some times the rows of one batch",
                 "Take more steps, or a larger limit: --memory.",
             )
-        table = self._spilled.empty_table()
-        if file.bytes:
+        tables = [self._spilled.empty_table()]
+        for file in files:
             with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
-                table = reader.read_all().combine_chunks()
-        positions, places = (table.column(place) for place in (-2, -1))
-        rows = table.select(list(range(len(self._schema))))
-        return Bucket(file.begin, file.end, rows, _numpy(positions), _numpy(places))
+                tables.append(reader.read_all())
+        table = arrow.concat_tables(tables).combine_chunks()
+        positions, places = (_numpy(table.column(place)) for place in (-2, -1))
+        return Bucket(begin, end, table.select(list(range(len(self._schema)))), positions, places)
 
 
 class _StreamFile:
     """A file of record batches."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.bytes = path, 0
         self._sink = arrow.OSFile(str(path), "wb")
         self._writer = arrow.ipc.new_stream(self._sink, schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
-
-    def tell(self) -> int:
-        return int(self._sink.tell())
+        self.bytes = int(self._sink.tell())
 
     def close(self) -> None:
-        self._writer.close()
-        self._sink.close()
-
-
-def _placed(batch: pa.RecordBatch) -> Placed:
-    positions, places = (batch.column(place) for place in (-2, -1))
-    rows = batch.select(list(range(batch.num_columns - 2)))
-    return rows, _numpy(positions), _numpy(places)
+        if not self._sink.closed:
+            self._writer.close()
+            self._sink.close()
 
 
 def _numpy(column: Any) -> NDArray[Any]:

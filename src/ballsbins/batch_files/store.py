@@ -72,9 +72,21 @@ class Location:
         return self.path.rstrip("/").rpartition("/")[2]
 
     @property
+    def parent(self) -> Location:
+        """The directory that it is in."""
+        before, mark, query = self.address.partition("?") if self.local is None else (self.address, "", "")
+        upper = before.rstrip("/").rpartition("/")[0] if "/" in before else "."
+        return Location(self.filesystem, self.path.rpartition("/")[0] or "/", f"{upper}{mark}{query}")
+
+    @property
     def local(self) -> Path | None:
         """The path on this machine; None in a store."""
         return Path(self.path) if isinstance(self.filesystem, fs.LocalFileSystem) else None
+
+    @property
+    def everywhere(self) -> str:
+        """What `located` finds this by in any process, whatever directory it runs in."""
+        return self.path if self.local is not None else self.address
 
     def info(self) -> Any:
         """What the store knows of it: `pyarrow.fs.FileInfo`."""

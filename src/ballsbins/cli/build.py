@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from rich.markup import escape
 from ballsbins.cli import output
 from ballsbins.cli.build_options import Epochs, InputsArgument, Table, Work, show_plan
 from ballsbins.cli.options import DATA, RUN, KeyFileOption, Without, key_from, refuse_others, with_groups
-from ballsbins.cli.progress import build_bar, log
+from ballsbins.cli.progress import build_bar, log, stopped_by_sigterm
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 
@@ -30,7 +29,9 @@ def build(
     table: Table,
     work: Work,
     inputs: InputsArgument = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory of the batch files.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Directory of the batch files, or an address as s3://…")
+    ] = None,
     pad: Annotated[
         bool,
         typer.Option(
@@ -65,6 +66,12 @@ def build(
             "--remove", metavar="EPOCH", help="Remove an epoch after training, and do nothing else."
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Compare all files of all epochs with their checksums, and do nothing else."
+        ),
+    ] = False,
 ) -> None:
     """Write a table of any size as files in batch order, which a trainer reads front to back.
 
@@ -83,6 +90,12 @@ def build(
         advice = "Removing needs --out alone, and is done at once."
         refuse_others(context, "out", "remove", "json_log", beside="--remove", advice=advice)
         return _remove(out, remove, json_log=work.json_log)
+    if verify:
+        advice = "Verifying needs --out alone."
+        refuse_others(
+            context, "out", "verify", "json_log", "group_readable", beside="--verify", advice=advice
+        )
+        return _verify(out, json_log=work.json_log, group_readable=work.group_readable)
     work.check_master()
     wanted, epochs = drawn.numbers(), drawn.epochs
     if noise_multiplier is not None and wanted[-1] >= epochs:
@@ -90,7 +103,7 @@ def build(
         raise InvalidInputError("--epoch", wanted[-1], f"below --epochs, {epochs}", advice)
     prepared = plan_build(
         table.opened(inputs), drawn.sampler_for(), identity_column=table.identity, pad=pad, memory=work.limit(),
-        compression=work.compression, num_examples=examples, world_size=world_size,
+        compression=work.compression, num_examples=examples, world_size=world_size, workers=work.workers,
         mechanism=None if noise_multiplier is None else lambda sampler: Mechanism(sampler, noise_multiplier, epochs),
     )  # fmt: skip
     check_row_order(prepared.sampler, prepared.num_examples, prepared.identity)
@@ -100,19 +113,18 @@ def build(
     key = key_from(key_file)
     if drawn.run is not None:
         key = key.for_run(drawn.run)
-    with build_bar(json_log=work.json_log) as report, work.started() as started:
-        for number in numbers:
-            manifest = started.build(prepared, out, key, number, report)
-            # The next epoch is of this run, too, even if a trainer has removed this one by then.
-            key = key.for_run(manifest.run)
-            if work.json_log:
-                log({"event": "built", "epoch": number, "directory": str(out), "manifest": manifest.public()})
+    with stopped_by_sigterm(), build_bar(json_log=work.json_log) as report, work.started() as started:
+        manifests = started.build(prepared, out, key, numbers, report)
+    if work.json_log:
+        for manifest in manifests:
+            log({"event": "built", "epoch": manifest.epoch, "directory": out, "manifest": manifest.public()})
     if work.json_log:
         return None
+    manifest = manifests[-1]
     which = f"epoch {numbers[0]}" if len(numbers) == 1 else f"epochs {numbers[0]} to {numbers[-1]}"
     console = output.console()
     console.print(
-        f"[bold]{escape(str(out))}[/bold] has {which}: {prepared.num_examples:,} rows in "
+        f"[bold]{escape(out)}[/bold] has {which}: {prepared.num_examples:,} rows in "
         f"{prepared.sampler.steps:,} batches, {prepared.sampler.name}.",
         soft_wrap=True,
     )
@@ -121,7 +133,7 @@ def build(
         f"--run {manifest.run}.",
         soft_wrap=True,
     )
-    command = f"ballsbins build --out {shlex.quote(str(out))} --remove {numbers[0]}"
+    command = f"ballsbins build --out {shlex.quote(out)} --remove {numbers[0]}"
     return console.print(
         f"It is as secret as the key. After training on an epoch, remove it: {escape(command)}",
         style="dim",
@@ -135,7 +147,9 @@ def assign(
     table: Table,
     work: Work,
     inputs: InputsArgument = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Parquet file to write.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", "-o", help="Parquet file to write, or an address as s3://…")
+    ] = None,
     examples: Annotated[
         int | None,
         typer.Option(
@@ -169,18 +183,19 @@ def assign(
     chosen, numbers = drawn.sampler_for(), drawn.numbers()
     source: Any = examples if examples is not None else table.opened(inputs)
     prepared = plan_assignment(
-        source, chosen, identity_column=table.identity, memory=work.limit(), compression=work.compression
-    )
+        source, chosen, identity_column=table.identity, memory=work.limit(), compression=work.compression,
+        workers=work.workers,
+    )  # fmt: skip
     if work.dry_run:
         return show_plan(prepared, len(numbers), work)
     key = key_from(key_file).for_run(drawn.run)
-    with build_bar(json_log=work.json_log) as report, work.started() as started:
+    with stopped_by_sigterm(), build_bar(json_log=work.json_log) as report, work.started() as started:
         assigned = started.assign(prepared, out, key, numbers, report)
     if work.json_log:
-        return log({"event": "assigned", "epochs": numbers, "file": str(out), "run": assigned})
+        return log({"event": "assigned", "epochs": numbers, "file": out, "run": assigned})
     console = output.console()
     console.print(
-        f"[bold]{escape(str(out))}[/bold] says for {prepared.num_examples:,} rows in which of "
+        f"[bold]{escape(out)}[/bold] says for {prepared.num_examples:,} rows in which of "
         f"{prepared.sampler.steps:,} batches they are, {prepared.sampler.name}.",
         soft_wrap=True,
     )
@@ -190,12 +205,24 @@ def assign(
     return console.print("It is as secret as the key: remove it after training.", style="dim")
 
 
-def _remove(out: Path, epochs: list[int], *, json_log: bool) -> None:
+def _remove(out: str, epochs: list[int], *, json_log: bool) -> None:
     from ballsbins.batch_files.epoch_directory import remove_epoch
 
     for number in epochs:
         remove_epoch(out, number)
         if json_log:
-            log({"event": "removed", "epoch": number, "directory": str(out)})
+            log({"event": "removed", "epoch": number, "directory": out})
         else:
             typer.echo(f"Removed epoch {number} of {out}.")
+
+
+def _verify(out: str, *, json_log: bool, group_readable: bool) -> None:
+    from ballsbins.batch_files import BatchFiles
+
+    files = BatchFiles.open(out, group_readable=group_readable)
+    for number in files.epochs:
+        files.verify(number)
+        if json_log:
+            log({"event": "verified", "epoch": number, "directory": out})
+        else:
+            typer.echo(f"Epoch {number} of {out} is as it was written.")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -136,8 +137,37 @@ class Work:
     """Where the work is done, with how much memory, and what is told about it."""
 
     memory: Annotated[
-        str, typer.Option("--memory", help="Memory limit of the embedded engine.", rich_help_panel=HOW)
+        str,
+        typer.Option(
+            "--memory",
+            help="Memory limit of the embedded engine, or of a Python worker of Spark.",
+            rich_help_panel=HOW,
+        ),
     ] = "1GB"
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Threads that share this memory; one for each core by default.",
+            rich_help_panel=HOW,
+        ),
+    ] = None
+    scratch: Annotated[
+        Path | None,
+        typer.Option(
+            "--scratch",
+            help="Where temporary files go, as secret as the rest; beside the output by default.",
+            rich_help_panel=HOW,
+        ),
+    ] = None
+    group_readable: Annotated[
+        bool,
+        typer.Option(
+            "--group-readable",
+            help="Accept a directory of mode 0770: its group is trusted with the batches.",
+            rich_help_panel=HOW,
+        ),
+    ] = False
     compression: Annotated[
         str, typer.Option("--compression", help="snappy, zstd, lz4 or none.", rich_help_panel=HOW)
     ] = "snappy"
@@ -158,7 +188,14 @@ class Work:
     ] = False
 
     def check_master(self) -> None:
-        """Only Spark has a master."""
+        """Only Spark has a master, and only the embedded engine has workers and temporary files of its own."""
+        if self.engine is EngineName.SPARK:
+            for name, value in (("--workers", self.workers), ("--scratch", self.scratch)):
+                if value is not None:
+                    advice = (
+                        "Spark's own settings say how many tasks run, and where it keeps what it shuffles."
+                    )
+                    raise InvalidInputError(name, str(value), "left out with --engine spark", advice)
         if self.engine is EngineName.EMBEDDED and self.master is not None:
             bound = "left out without --engine spark"
             raise InvalidInputError("--master", self.master, bound, "Add --engine spark.")
@@ -176,12 +213,18 @@ class Work:
             from ballsbins.batch_files import assignments
             from ballsbins.batch_files import build as embedded
 
-            yield Engine(embedded.build, assignments.assign)
+            yield Engine(
+                partial(embedded.build_epochs, scratch=self.scratch, group_readable=self.group_readable),
+                partial(assignments.assign, scratch=self.scratch),
+            )
             return
         from ballsbins.batch_files import spark
 
         with spark.session() if self.master is None else spark.session(self.master) as session:
-            yield Engine(partial(spark.build, session=session), partial(spark.assign, session=session))
+            yield Engine(
+                partial(spark.build_epochs, session=session, group_readable=self.group_readable),
+                partial(spark.assign, session=session),
+            )
 
 
 class Engine(NamedTuple):
@@ -193,9 +236,14 @@ class Engine(NamedTuple):
 
 def show_plan(prepared: BuildPlan, epochs: int, work: Work) -> None:
     """Say what would be done, and what it needs; refuse what the engine would refuse."""
-    if work.engine is EngineName.EMBEDDED:
-        prepared.require_memory()
-    facts = prepared.to_dict() | {"epochs": epochs, "engine": str(work.engine)}
+    prepared.require_memory()
+    together = prepared.together(epochs)
+    facts = prepared.to_dict() | {
+        "epochs": epochs,
+        "engine": str(work.engine),
+        "passes": -(-epochs // together),
+        "disk_bytes": prepared.disk_bytes(epochs, together),
+    }
     if work.json_log:
         return log(facts)
     rows, scratch, written = (facts[name] for name in ("rows", "scratch_bytes", "output_bytes_per_epoch"))
@@ -215,19 +263,28 @@ def show_plan(prepared: BuildPlan, epochs: int, work: Work) -> None:
             ("free disk needed", f"{bytes_shown(epochs * written)} for the output"),
         ]
     else:
-        lines.append(("memory limit", bytes_shown(facts["memory_limit"])))
+        lines.append(
+            ("memory limit", f"{bytes_shown(facts['memory_limit'])}, {count(facts['workers'], 'worker')}")
+        )
         if scratch:
             buckets = count(facts["buckets"], "bucket")
+            passes = (
+                "once" if together >= epochs else f"{facts['passes']} times, for {together} epochs at a time"
+            )
             lines += [
-                ("pass one", f"scatters rows into {buckets}, {bytes_shown(scratch)} on disk"),
+                ("reading", f"the input is read {passes}"),
+                (
+                    "pass one",
+                    f"scatters rows into {buckets} per epoch, {bytes_shown(scratch)} on disk for each",
+                ),
                 ("pass two", f"sorts each and writes, {bytes_shown(written)} per epoch"),
             ]
         else:
             lines.append(("one pass", f"draws and writes batch by batch, {bytes_shown(written)} per epoch"))
         seconds = seconds_shown(epochs * facts["seconds_per_epoch"])
         lines += [
-            ("free disk needed", bytes_shown(scratch + epochs * written)),
-            ("time", f"about {seconds} in all, from a trial on the first rows"),
+            ("free disk needed", bytes_shown(facts["disk_bytes"])),
+            ("time", f"about {seconds} in all, from a trial on some rows"),
         ]
     console = output.console()
     width = max(len(name) for name, _ in lines)

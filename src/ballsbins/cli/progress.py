@@ -195,3 +195,18 @@ def stopping() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM, which batch systems send, end a command as Ctrl-C does: it cleans up and leaves nothing."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not break off the cleaning up
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

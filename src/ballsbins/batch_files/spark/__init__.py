@@ -12,7 +12,7 @@ and a session:
 Inputs and the output directory must be reachable under the same address from the driver and from all executors.
 """
 
-from ballsbins.batch_files.spark.build import assign, build
+from ballsbins.batch_files.spark.build import assign, build, build_epochs
 from ballsbins.batch_files.spark.session import MissingJavaError, session
 
-__all__ = ["MissingJavaError", "assign", "build", "session"]
+__all__ = ["MissingJavaError", "assign", "build", "build_epochs", "session"]

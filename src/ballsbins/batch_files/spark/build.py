@@ -8,10 +8,13 @@ on some executor and reads nothing: it writes about one line per row and epoch, 
 
 from __future__ import annotations
 
+import os
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +22,22 @@ import numpy as np
 
 from ballsbins import _check
 from ballsbins._extras import Later, load
-from ballsbins.batch_files.assignments import assignment_schema, checked_epochs, require_numbered
-from ballsbins.batch_files.build import Report, Reporter, begin_epoch
+from ballsbins.batch_files.assignments import (
+    Positions,
+    assignment_schema,
+    checked_epochs,
+    require_numbered,
+)
+from ballsbins.batch_files.build import Report, Reporter, begin_run
 from ballsbins.batch_files.build_plan import BuildPlan
 from ballsbins.batch_files.epoch_directory import new_epoch, new_file
 from ballsbins.batch_files.format import Manifest, StoredFile, stored_epoch
+from ballsbins.batch_files.input_files import require_unchanged
+from ballsbins.batch_files.inputs import Inputs, file_digest
 from ballsbins.batch_files.row_order import row_order_of
+from ballsbins.batch_files.sort import Memory
 from ballsbins.batch_files.spark.session import broadcast, ship, what_failed
-from ballsbins.batch_files.store import located
+from ballsbins.batch_files.store import Location, located
 from ballsbins.batch_files.writer import write_epoch_end
 from ballsbins.errors import DataError
 from ballsbins.samplers import BallsAndBins, Key
@@ -43,13 +54,14 @@ parquet = Later("pyarrow.parquet", feature="Writing assignments", extra="data")
 
 def build(
     plan: BuildPlan,
-    directory: str | Path,
+    directory: str | os.PathLike[str],
     key: Key,
     epoch: int = 0,
     report: Report | None = None,
     *,
     session: SparkSession,
     parts: int | None = None,
+    group_readable: bool = False,
 ) -> Manifest:
     """Write one epoch of batch files on Spark, unless it is there already.
 
@@ -64,38 +76,103 @@ def build(
         session: the Spark session, from `session`.
         parts: the number of partitions and files, at most one for each batch; by default at least one for each core
             of the cluster. No row's batch depends on it.
+        group_readable: whether a directory of mode 0770 will do.
 
     Returns:
         The manifest of the epoch.
 
     Raises:
-        DataError: Spark failed, or the inputs changed while they were read.
+        DataError: Spark failed, or the inputs are not what they were.
+        InvalidInputError: a batch does not fit a Python worker.
     """
-    path, number = Path(directory).absolute(), stored_epoch(plan.sampler, check_epoch(epoch))
-    per_file = batches_per_file(plan, session, parts)
-    run_key, manifest, is_there = begin_epoch(plan, path, key, number)
-    if is_there:
-        return manifest
-    manifest = replace(manifest, batches_per_file=per_file)
-    reporter = Reporter(report, number, plan.num_examples, plan.inputs.bytes)
-    with new_epoch(path, manifest) as (made, scratch):
-        written = write_parts(plan, manifest, run_key, scratch, session, reporter)
-        return _publish(written, manifest, made)
+    here, number = located(directory), stored_epoch(plan.sampler, check_epoch(epoch))
+    _require_memory(plan, session)
+    run_key, there = begin_run(plan, here, key, group_readable=group_readable)
+    if number in there:
+        return there[number]
+    digests = hashed(plan.inputs, session)
+    manifest = replace(
+        plan.manifest(run_key, number, digests), batches_per_file=batches_per_file(plan, session, parts)
+    )
+    for found in there.values():
+        manifest.require_same_run(found)
+    reporter = Reporter(report, [number], plan.num_examples, plan.inputs.bytes)
+    with new_epoch(here, number) as begun:
+        written = write_parts(plan, manifest, run_key, begun.made, begun.scratch, session, reporter)
+        require_unchanged(plan.inputs.files)
+        stored = [StoredFile(part.name, part.bytes, part.checksum) for part in written]
+        sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
+        with begun.publishing(manifest, [part.name for part in stored]):
+            return write_epoch_end(begun.made, manifest, sizes, stored)
 
 
-def _publish(written: list[Written], manifest: Manifest, made: Path) -> Manifest:
-    """Make an epoch of the parts; the manifest comes last."""
-    parts = []
-    for part in written:
-        path = Path(part.path).rename(made / Path(part.path).name)
-        parts.append(StoredFile(path.name, part.bytes, part.checksum))
-    sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
-    return write_epoch_end(located(made), manifest, sizes, parts)
+def build_epochs(
+    plan: BuildPlan,
+    directory: str | os.PathLike[str],
+    key: Key,
+    epochs: Sequence[int],
+    report: Report | None = None,
+    *,
+    session: SparkSession,
+    parts: int | None = None,
+    group_readable: bool = False,
+) -> list[Manifest]:
+    """Write some epochs of one run, one shuffle for each: `build` for several."""
+    made = []
+    for epoch in epochs:
+        made.append(
+            build(
+                plan,
+                directory,
+                key,
+                epoch,
+                report,
+                session=session,
+                parts=parts,
+                group_readable=group_readable,
+            )
+        )
+        # The next epoch is of this run, too, even if a trainer has removed this one by then.
+        key = key.for_run(made[-1].run)
+    return made
+
+
+def _require_memory(plan: BuildPlan, session: SparkSession) -> None:
+    """Refuse batches that a Python worker cannot hold: as stated, or as Spark divides what it is given for Python."""
+    settings = session.sparkContext.getConf()
+    given = settings.get("spark.executor.pyspark.memory")
+    limit = plan.memory.limit
+    if given is not None:
+        cores = int(settings.get("spark.executor.cores") or 1)
+        limit = min(limit, Memory.parse(_with_unit(given)).limit // cores)
+    limited = replace(plan, memory=Memory(limit), wanted_workers=1)
+    vars(limited)["trial"] = plan.trial  # it has been made once
+    limited.require_memory()
+
+
+def _with_unit(size: str) -> str:
+    """A size as Spark writes it: 512m, 2g, or a number of mebibytes."""
+    number, unit = size.rstrip("bB").rstrip("kmgKMG"), size.rstrip("bB")[-1:].lower()
+    return f"{number}{unit if unit in 'kmg' and unit else 'm'}ib"
+
+
+def hashed(inputs: Inputs, session: SparkSession) -> list[str]:
+    """The hash of every input file, by the executors: what pyarrow reads there, as the embedded engine does."""
+    if isinstance(inputs, Positions):
+        return []
+    ship(session)
+    context = session.sparkContext
+    numbers = range(len(inputs.files))
+    slices = max(1, min(len(numbers), 4 * context.defaultParallelism))
+    with _spark_errors(str(inputs.files[0].location.parent), "read"):
+        found = context.parallelize(numbers, slices).map(partial(file_digest, inputs)).collect()
+    require_unchanged(inputs.files)
+    return found
 
 
 def assign(
     plan: BuildPlan,
-    path: str | Path,
+    path: str | os.PathLike[str],
     key: Key,
     epochs: Sequence[int] = (0,),
     report: Report | None = None,
@@ -123,21 +200,28 @@ def assign(
     numbers = checked_epochs(epochs)
     run_key = key.for_run()
     schema = assignment_schema(plan, run_key)
+    _require_memory(plan, session)
     with (
-        new_file(Path(path).absolute()) as (made, scratch),
-        parquet.ParquetWriter(
-            str(made), schema, compression=plan.compression, write_statistics=False
-        ) as file,
+        new_file(located(path)) as (made, scratch),
+        made.create() as sink,
+        parquet.ParquetWriter(sink, schema, compression=plan.compression, write_statistics=False) as file,
     ):
         for epoch in numbers:
-            below = scratch / f"epoch-{epoch}"
-            below.mkdir(mode=0o700)
-            reporter = Reporter(report, epoch, plan.num_examples, plan.inputs.bytes)
+            # Executors reach what is beside the file, on a shared disk or in a store.
+            below = made.parent / f".building-{made.name}-{epoch}-{secrets.token_hex(4)}"
+            below.make_directory()
+            reporter = Reporter(report, [epoch], plan.num_examples, plan.inputs.bytes)
             manifest = _manifest(plan, run_key, epoch, batches_per_file(plan, session, parts))
-            for number, part in enumerate(write_parts(plan, manifest, run_key, below, session, reporter)):
-                steps = np.repeat(np.arange(len(part.sizes)) + number * manifest.batches_per_file, part.sizes)
-                _append(file, parquet.ParquetFile(part.path), epoch, steps.astype(np.int32), schema)
-                Path(part.path).unlink()
+            try:
+                written = write_parts(plan, manifest, run_key, below, scratch, session, reporter)
+                for number, part in enumerate(written):
+                    first = number * manifest.batches_per_file
+                    steps = np.repeat(np.arange(first, first + len(part.sizes)), part.sizes)
+                    with (below / part.name).open() as source:
+                        _append(file, parquet.ParquetFile(source), epoch, steps.astype(np.int32), schema)
+                    (below / part.name).remove()
+            finally:
+                below.remove_tree()
     return str(run_key.run)
 
 
@@ -170,19 +254,25 @@ def batches_per_file(plan: BuildPlan, session: SparkSession, parts: int | None) 
 
 
 def write_parts(
-    plan: BuildPlan, manifest: Manifest, key: Key, scratch: Path, session: SparkSession, reporter: Reporter
+    plan: BuildPlan,
+    manifest: Manifest,
+    key: Key,
+    directory: Location,
+    scratch: Path,
+    session: SparkSession,
+    reporter: Reporter,
 ) -> list[Written]:
-    """Have Spark write all parts below `scratch`; return them in order."""
+    """Have Spark write all parts into `directory`, and leave word of them in `scratch`; return them in order."""
     load("pyspark", feature="The Spark engine", extra="spark")
     from ballsbins.batch_files.spark.part_writer import FORMAT, BatchSource, Job, read_committed, write_part
     from ballsbins.batch_files.spark.rows import drawn, sorted_rows
 
-    job = Job.of(scratch, manifest, plan.inputs.schema, plan.rows_per_group, plan.compression)
+    job = Job.of(directory, scratch, manifest, plan)
     ship(session)
     with (
         broadcast(session, drawn(plan, manifest, key)) as secret,
-        _spark_errors(scratch),
-        watched(session, scratch, manifest, plan, reporter),
+        _spark_errors(str(directory.parent), "write below"),
+        watched(session, directory, manifest, plan, reporter),
     ):
         session.dataSource.register(BatchSource)
         rows = sorted_rows(plan, manifest, session, secret)
@@ -207,7 +297,7 @@ def write_parts(
 
 
 @contextmanager
-def _spark_errors(scratch: Path) -> Iterator[None]:
+def _spark_errors(where: str, doing: str) -> Iterator[None]:
     """Turn a failed Spark job into an error that says what failed, without the Java stack."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -216,9 +306,9 @@ def _spark_errors(scratch: Path) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise DataError(
-            f"Spark could not write below {str(scratch.parent.parent)!r}: {what_failed(error)} Nothing unfinished "
-            "was left behind. Check that all machines of the cluster can read the inputs and write this directory, "
-            "then run the same command again."
+            f"Spark could not {doing} {where!r}: {what_failed(error)} Nothing unfinished was left behind. Check that "
+            "all machines of the cluster can read the inputs and write this directory, then run the same command "
+            "again."
         ) from None
 
 
@@ -227,17 +317,17 @@ _PAUSE = 0.5  # seconds between two looks
 
 @contextmanager
 def watched(
-    session: SparkSession, scratch: Path, manifest: Manifest, plan: BuildPlan, reporter: Reporter
+    session: SparkSession, directory: Location, manifest: Manifest, plan: BuildPlan, reporter: Reporter
 ) -> Iterator[None]:
     """Tell `reporter` from time to time, from a thread of its own, until the block ends."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(_PAUSE):
-            begun = sum(1 for entry in scratch.iterdir() if entry.is_dir())
+            begun = len(directory.names())
             if begun:
                 written = min(max(begun - 1, 0), manifest.num_parts) * manifest.batches_per_file
-                reporter.written(min(written, manifest.steps), manifest.steps)
+                reporter.written(reporter.epoch, min(written, manifest.steps), manifest.steps)
             else:
                 share = _finished_share(session)
                 reporter.read(int(share * plan.num_examples), int(share * plan.inputs.bytes))
@@ -249,7 +339,7 @@ def watched(
     finally:
         ended.set()
         thread.join()
-    reporter.written(manifest.steps, manifest.steps)
+    reporter.written(reporter.epoch, manifest.steps, manifest.steps)
 
 
 def _finished_share(session: SparkSession) -> float:

@@ -1,14 +1,14 @@
-"""What executors write: one part of whole batches each, in a directory of its own until the driver takes it.
+"""What executors write: one part of whole batches each, straight to its place.
 
-Spark runs a task again when a machine is lost, and sometimes twice at once. So every attempt writes into a directory
-of its own, and Spark tells the driver of exactly one attempt for each part; the others are thrown away.
+Spark runs a task again when a machine is lost, and sometimes twice at once. So every attempt writes under a name of
+its own, and Spark tells the driver of exactly one attempt for each part, which the manifest names; the others are
+removed.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
-from ballsbins.batch_files.format import DIRECTORY_MODE, Manifest
+from ballsbins.batch_files.build_plan import BuildPlan
+from ballsbins.batch_files.format import Manifest
 from ballsbins.batch_files.row_order import Arranged
-from ballsbins.batch_files.store import located
+from ballsbins.batch_files.store import Location, located
 from ballsbins.batch_files.writer import PartsWriter
 from ballsbins.samplers.base import even_cuts
 
@@ -38,18 +39,25 @@ class Job:
     """What a task must know, and may be known: nothing here depends on the key but its commitment."""
 
     directory: str
+    scratch: str
     manifest: str
     schema: str
     rows_per_group: int
     compression: str
+    dictionary_encoded: list[str]
 
     @staticmethod
-    def of(
-        directory: Path, manifest: Manifest, schema: pa.Schema, rows_per_group: int, compression: str
-    ) -> Job:
-        """A job that leaves its parts in `directory`, from rows of the given schema."""
-        text = base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
-        return Job(str(directory), manifest.to_json(), text, rows_per_group, compression)
+    def of(directory: Location, scratch: Path, manifest: Manifest, plan: BuildPlan) -> Job:
+        """A job that leaves its parts in `directory`, and word of them in `scratch`, on the driver's machine."""
+        return Job(
+            directory.everywhere,
+            str(scratch),
+            manifest.to_json(),
+            base64.b64encode(plan.inputs.schema.serialize().to_pybytes()).decode("ascii"),
+            plan.rows_per_group,
+            plan.compression,
+            plan.dictionary_encoded,
+        )
 
     def to_option(self) -> str:
         """As an option of Spark's."""
@@ -76,7 +84,7 @@ class Written(WriterCommitMessage):
     """One part: where it is, the sizes of its batches and the rows that came; or what is wrong with them."""
 
     part: int
-    path: str
+    name: str
     sizes: Sequence[int]
     rows: int
     bytes: int = 0
@@ -114,7 +122,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave word for the driver, in a process beside it, when every part has been written."""
         written = [asdict(message) for message in messages if isinstance(message, Written)]
-        Path(self._job.directory, COMMITTED).write_text(json.dumps(written), encoding="utf-8")
+        Path(self._job.scratch, COMMITTED).write_text(json.dumps(written), encoding="utf-8")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave no word: the driver removes the directory."""
@@ -131,16 +139,15 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
     manifest, columns = job.epoch, job.columns
     begin = part * manifest.batches_per_file
     count = min(manifest.batches_per_file, manifest.steps - begin)
-    directory = Path(job.directory, f"part-{part:06d}.{uuid.uuid4().hex}")
-    directory.mkdir(mode=DIRECTORY_MODE)
     rows = _Counted(chunks)
     parts = PartsWriter(
-        located(directory),
+        located(job.directory),
         columns,
         manifest,
         rows_per_group=job.rows_per_group,
         compression=job.compression,
         first_part=part,
+        dictionary_encoded=job.dictionary_encoded,
     )
     try:
         for arranged in _arranged(manifest, columns, begin, count, rows):
@@ -150,8 +157,7 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
     finally:
         parts.abandon()
     (stored,) = parts.parts
-    path = str(directory / stored.name)
-    return Written(part, path, parts.sizes.tolist(), rows.count, stored.bytes, stored.checksum)
+    return Written(part, stored.name, parts.sizes.tolist(), rows.count, stored.bytes, stored.checksum)
 
 
 class UnfitRowsError(Exception):

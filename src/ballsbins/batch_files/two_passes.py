@@ -1,0 +1,212 @@
+"""The two passes of the embedded engine, each by several workers at a time.
+
+Pass one reads the table in order, once for some epochs together, and scatters its rows into files of consecutive
+places, one set for each epoch. Pass two sorts the files of some whole parts at a time and writes the parts.
+
+Workers are threads: pyarrow and NumPy do the work without holding Python's lock. Each worker of pass one reads a
+later part of the table than the one before it, so rows of one place stay in their order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ballsbins._extras import Later
+from ballsbins.batch_files.build_plan import BuildPlan
+from ballsbins.batch_files.format import Manifest, StoredFile
+from ballsbins.batch_files.inputs import Digests, Inputs, Piece
+from ballsbins.batch_files.row_order import RowOrder
+from ballsbins.batch_files.sort import BucketSort
+from ballsbins.batch_files.store import Location
+from ballsbins.batch_files.writer import PartsWriter
+from ballsbins.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+arrow = Later("pyarrow", feature="Batching tables", extra="data")
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+
+class _StoppedError(Exception):
+    """Another worker has failed, or the person at the keyboard has had enough."""
+
+
+@dataclass
+class Workers:
+    """Some threads that stop together when one of them fails."""
+
+    count: int
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
+        """Do all tasks, some at the same time; results in their order. The first error ends all."""
+        if self.count == 1 or len(tasks) == 1:
+            return [work(task) for task in tasks]
+        with ThreadPoolExecutor(self.count, thread_name_prefix="ballsbins-build") as pool:
+            waiting = [pool.submit(work, task) for task in tasks]
+            try:
+                done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+                return [future.result() for future in waiting]
+            finally:
+                if not all(future.done() for future in waiting):
+                    self.stopped.set()
+                    for future in waiting:
+                        future.cancel()
+
+    def check(self) -> None:
+        """Stop this worker if the others have."""
+        if self.stopped.is_set():
+            raise _StoppedError
+
+
+class Scattered:
+    """What pass one leaves: the rows of each epoch in files by place, and the hash of every input file."""
+
+    def __init__(self, plan: BuildPlan, row_orders: Sequence[RowOrder], scratches: Sequence[Path]) -> None:
+        """Give each epoch a sort of its own in a directory of its own."""
+        plan.require_memory()
+        self._plan, self._row_orders = plan, row_orders
+        self.workers = Workers(plan.workers)
+        self.sorts = [
+            BucketSort(scratch, plan.row_schema, plan.share, plan.ranges(row_order.num_places), plan.workers)
+            for row_order, scratch in zip(row_orders, scratches, strict=True)
+        ]
+        self.digests: Digests = {}
+
+    def read(self, report: Callable[[int, int], None]) -> None:
+        """Do pass one; `report` is told of the rows and bytes that were read.
+
+        Raises:
+            DataError: a file cannot be read, or changed while it was read.
+        """
+        progress = _Sum(report)
+        pieces = self._plan.inputs.pieces()
+        shares = _shares(pieces, self._plan.workers)
+        try:
+            counts = self.workers.each(
+                lambda worker: self._scatter(worker, shares[worker], progress), range(len(shares))
+            )
+        finally:
+            for sort in self.sorts:
+                sort.close()
+        if sum(counts) != self._plan.num_examples:
+            raise DataError(
+                f"The inputs had {self._plan.num_examples:,} rows when they were counted, but {sum(counts):,} when "
+                "they were read. Build from files that do not change."
+            )
+        arrow.default_memory_pool().release_unused()
+
+    def _scatter(self, worker: int, pieces: Sequence[Piece], progress: _Sum) -> int:
+        start = begin = pieces[0].first if pieces else 0
+        plan, piece_bytes = self._plan, max(sort.piece_bytes for sort in self.sorts)
+        read_before = 0
+        for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, piece_bytes, pieces, self.digests):
+            self.workers.check()
+            positions = np.arange(start, start + batch.num_rows)
+            rows = plan.dictionaries.encode(batch)
+            for sort, row_order in zip(self.sorts, self._row_orders, strict=True):
+                sort.add(worker, rows, positions, row_order.places(start, batch))
+            start += batch.num_rows
+            progress.add(batch.num_rows, read_bytes - read_before)
+            read_before = read_bytes
+        return start - begin
+
+    def write_parts(
+        self, epoch: int, directory: Location, manifest: Manifest, report: Callable[[int], None]
+    ) -> tuple[list[StoredFile], NDArray[np.int64]]:
+        """Do pass two for one of the epochs, the `epoch`-th; `report` is told of the batches that are written.
+
+        Returns:
+            The parts in order, and the rows of every batch.
+        """
+        sort, row_order, plan = self.sorts[epoch], self._row_orders[epoch], self._plan
+        progress = _Sum(lambda steps, _: report(steps))
+
+        def write(span: tuple[int, int]) -> tuple[list[StoredFile], NDArray[np.int64]]:
+            writer = PartsWriter(
+                directory,
+                plan.row_schema,
+                manifest,
+                rows_per_group=plan.rows_per_group,
+                compression=plan.compression,
+                first_part=manifest.part_of(span[0]) if row_order.num_places == manifest.steps else 0,
+                dictionary_encoded=plan.dictionary_encoded,
+            )
+            try:
+                for batches in row_order.arrange(sort.buckets(*span)):
+                    self.workers.check()
+                    writer.write(batches)
+                    progress.add(len(batches.sizes), 0)
+            finally:
+                writer.abandon()
+            return writer.parts, writer.sizes
+
+        found = self.workers.each(write, sort.ranges.groups())
+        return [part for parts, _ in found for part in parts], np.concatenate([sizes for _, sizes in found])
+
+
+class _Sum:
+    """Adds what several workers have done, and tells it."""
+
+    def __init__(self, report: Callable[[int, int], None]) -> None:
+        self._report, self._lock = report, threading.Lock()
+        self._first = self._second = 0
+
+    def add(self, first: int, second: int) -> None:
+        with self._lock:
+            self._first += first
+            self._second += second
+            self._report(self._first, self._second)
+
+
+def _shares(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Cut pieces into runs of about equal bytes, at most one for each worker, and at least one."""
+    ends = np.cumsum([piece.bytes for piece in pieces])
+    if not len(ends) or workers == 1:
+        return [list(pieces)]
+    middles = ends - np.array([piece.bytes for piece in pieces]) / 2
+    numbers = np.minimum((middles * workers / max(ends[-1], 1)).astype(int), workers - 1).tolist()
+    found = [
+        [piece for piece, number in zip(pieces, numbers, strict=True) if number == worker]
+        for worker in range(workers)
+    ]
+    return [share for share in found if share]
+
+
+def joined(
+    inputs: Inputs,
+    rows: int,
+    chunk_bytes: int,
+    pieces: Sequence[Piece] | None = None,
+    digests: Digests | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read `rows` rows at a time and join them to chunks of some size in memory, however wide they turn out to be.
+
+    Gives (bytes of the files read so far, about; a chunk). Small chunks would make small pieces of buckets.
+    """
+    waiting: list[Any] = []
+    held, read_bytes = 0, 0
+    for read_bytes, batch in inputs.read(rows, pieces, digests):
+        parts = -(-batch.nbytes // chunk_bytes)  # rows may turn out far wider than the first ones
+        length = -(-batch.num_rows // max(parts, 1))
+        for begin in range(0, batch.num_rows, max(length, 1)):
+            waiting.append(batch.slice(begin, length))
+            held += waiting[-1].nbytes
+            if held >= chunk_bytes:
+                yield read_bytes, waiting[0] if len(waiting) == 1 else arrow.concat_batches(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield read_bytes, arrow.concat_batches(waiting)
