@@ -12,8 +12,9 @@ from scipy import stats
 
 from ballsbins import BallsAndBins, Mechanism, Poisson, Shuffle
 from ballsbins.dp_events import MechanismAccountant
-from ballsbins.errors import InvalidInputError
+from ballsbins.errors import BallsBinsError, InvalidInputError
 from ballsbins.samplers import Key, new_key
+from ballsbins.training import jax_privacy as adapter
 from ballsbins.training.jax_privacy import MechanismBatches, execution_plan, plan_card
 
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm is deprecated:DeprecationWarning")
@@ -255,3 +256,23 @@ def test_the_example_learns(capsys):
     assert names["mechanism"].epsilon(1e-5).upper <= 2.0
     assert "accuracy" in capsys.readouterr().out
     assert names["gradient"]._cache_size() == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_of_16_bits_are_refused_before_the_first_step(dtype):
+    noise = execution_plan(BINS, num_examples=N, clip_norm=0.5, key=1).noise_addition_transform
+    with pytest.raises(
+        InvalidInputError, match=f"the type of a parameter is '{jnp.dtype(dtype).name}'.*inside the loss"
+    ):
+        noise.init({"w": jnp.zeros(3, dtype), "b": jnp.zeros(3)})
+
+
+def test_the_plan_is_found_at_either_place_and_a_version_without_it_is_named():
+    """2.2 moved it to the top level; where it is nowhere, "install the extra" would be wrong advice."""
+    assert len(adapter.PLACES) == 2
+    assert adapter._plan_class() is adapter.DPExecutionPlan
+    with pytest.raises(
+        BallsBinsError, match=r"jax_privacy [\d.]+ has its DPExecutionPlan in none of .*pip install"
+    ):
+        adapter._plan_class(("jax_privacy.nowhere",))
+    assert adapter._plan_class(("jax_privacy.nowhere", *adapter.PLACES)) is adapter.DPExecutionPlan

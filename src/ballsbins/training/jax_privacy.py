@@ -22,6 +22,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module, metadata
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ from numpy.typing import NDArray
 
 from ballsbins import _check
 from ballsbins.dp_events import MechanismDpEvent
-from ballsbins.errors import InvalidInputError, MissingExtraError
+from ballsbins.errors import BallsBinsError, InvalidInputError, MissingExtraError
 from ballsbins.mechanism import Mechanism
 from ballsbins.noise import SOURCE, rounded_normals
 from ballsbins.noise.draw import default_executor, require_right_noise
@@ -39,14 +41,30 @@ from ballsbins.samplers.key import SEED_RUN
 from ballsbins.training.grid import Grid
 from ballsbins.training.jax.machine_check import device_name
 
+# Version 2.2 moved it to the top level.
+PLACES = ("jax_privacy.execution_plan", "jax_privacy.experimental.execution_plan")
+
 try:
     import jax
     import optax
     from jax.experimental import io_callback
     from jax_privacy import batch_selection, clipping
-    from jax_privacy.experimental.execution_plan import DPExecutionPlan
 except ImportError as missing:
     raise MissingExtraError("The plan for jax_privacy", "jax") from missing
+
+
+def _plan_class(modules: Sequence[str] = PLACES) -> Any:
+    """DPExecutionPlan, wherever the installed jax_privacy has it."""
+    for name in modules:
+        if find_spec(name) is not None:
+            return import_module(name).DPExecutionPlan
+    raise BallsBinsError(
+        f"jax_privacy {metadata.version('jax_privacy')} has its DPExecutionPlan in none of {', '.join(modules)}. "
+        "Install a version that has it: pip install 'jax_privacy>=2.0,<3'."
+    )
+
+
+DPExecutionPlan = _plan_class()
 
 
 @dataclass(frozen=True)
@@ -261,6 +279,17 @@ class _Host:
         return noisy
 
 
+def require_precise(leaves: Sequence[Any], what: str) -> None:
+    """Refuse types of 16 bits."""
+    for leaf in leaves:
+        if leaf.dtype not in (np.float32, np.float64):
+            raise InvalidInputError(
+                f"the type of {what}", str(leaf.dtype), "float32 or float64",
+                "Fewer bits round gradients and their norms by more than an example may change them: keep parameters "
+                "in float32, and convert them to 16 bits inside the loss.",
+            )  # fmt: skip
+
+
 def _exact_noise(
     mechanism: Mechanism, clip: float, expected: float, rows: int, batches: MechanismBatches
 ) -> optax.GradientTransformation:
@@ -280,18 +309,13 @@ def _exact_noise(
         return hosts[size]
 
     def init(parameters: Any) -> Any:
-        del parameters
+        require_precise(jax.tree.leaves(parameters), "a parameter")
         return jax.numpy.int32(batches.start)
 
     def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
         leaves, structure = jax.tree.flatten(gradient)
-        for leaf in leaves:
-            if leaf.dtype not in (np.float32, np.float64):
-                advice = "Fewer bits round sums by more than an example may change them: keep gradients in float32."
-                raise InvalidInputError(
-                    "the type of a gradient", str(leaf.dtype), "float32 or float64", advice
-                )
+        require_precise(leaves, "a gradient")
         host = host_for(sum(leaf.size for leaf in leaves))
         shapes = [jax.eval_shape(lambda leaf=leaf: leaf) for leaf in leaves]
         noisy = io_callback(host.add, shapes, state, *leaves, ordered=True)
