@@ -66,6 +66,7 @@ _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
 _SHORT = 1e-7  # so much of it may be beyond the end of a line that cannot be longer: it is part of the error stated
 _LONGEST = 2**17  # points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
+_RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
 _TO_SPARE = 3.0  # by which a bound that is known roughly is to be below what is asked for, in logs
 _DEEPEST = -1300.0  # log v of a single run is not followed farther down
 
@@ -139,6 +140,8 @@ class Product:
         log_m = 0.0
         for part, count in parts:
             excess = float(part.value[0].real)
+            if float(part.error[0]) > _RESOLVED * abs(excess):
+                return math.inf
             log_m += count * math.log1p(
                 excess + abs(excess) * (part.relative + _MARGIN) + 2.0 * float(part.error[0])
             )
