@@ -48,19 +48,10 @@ def place(tmp_path_factory):
 
 
 def options(place, out, *more):
-    return [
-        "train",
-        "--data",
-        place / "data",
-        "--key-file",
-        place / "key",
-        "--out",
-        out,
-        "--delta",
-        "1e-5",
-        *SMALL,
-        *more,
-    ]
+    """The usual options, unless `more` has others in their place."""
+    usual = ["--data", place / "data", "--key-file", place / "key", "--out", out, "--delta", "1e-5", *SMALL]
+    pairs = [usual[k : k + 2] for k in range(0, len(usual), 2) if usual[k] not in more]
+    return ["train", *(word for pair in pairs for word in pair), *more]
 
 
 @pytest.fixture(scope="module")
@@ -280,5 +271,5 @@ def test_a_finished_run_of_another_plan_is_refused(place, whole, monkeypatch, ca
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2
-    assert "noise_multiplier is 1.1, but must be 0.9" in capsys.readouterr().err
+    assert "--noise-multiplier is 1.1, but must be 0.9" in capsys.readouterr().err
     assert before == {file.name: file.read_bytes() for file in (place / "whole").iterdir()}  # nothing is lost

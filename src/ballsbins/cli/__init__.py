@@ -23,6 +23,7 @@ from ballsbins.cli import (
     verify,
     web,
 )
+from ballsbins.cli.progress import INTERRUPTED, interruptions
 from ballsbins.errors import BallsBinsError, InvalidInputError
 
 
@@ -41,9 +42,13 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command; one that Ctrl-C cut short says so by its exit code, even if it has something to show."""
         try:
-            return super().invoke(ctx)
+            with interruptions() as interrupted:
+                answer = super().invoke(ctx)
+            if interrupted():
+                raise typer.Exit(INTERRUPTED)
+            return answer
         except InvalidInputError as error:
             name = {"num_examples": "examples"}.get(error.name, error.name)
             option = next((one.opts[0] for one in self.params if one.name == name and one.opts), error.name)
@@ -101,7 +106,7 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("ballsbins: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
         sys.stderr.close()
         sys.exit(0)

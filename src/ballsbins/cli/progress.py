@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ballsbins.training.jax.trainer import StepProgress
 
 _SMOOTHING = 0.95  # of the loss that is shown
+
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, whether or not it had something to show
 
 
 def log(line: Any) -> None:
@@ -176,6 +179,27 @@ class SamplesBar:
         here = [outcome for outcome in outcomes if outcome.epsilon == epsilon]
         upper = max(float(outcome.log_delta(epsilon, self._beta).upper[0]) for outcome in here)
         return f"δ ≤ {up(math.exp(upper), 3)} so far, at ε = {stated(epsilon)}"
+
+
+@contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Remember whether Ctrl-C came, and let it interrupt as always. Monte Carlo answers with what it has by then."""
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    main = threading.current_thread() is threading.main_thread()  # elsewhere no handler can be set
+    usual = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: came
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.markup import escape
 from ballsbins import _check, ask
 from ballsbins.cli import output
 from ballsbins.cli.options import RUN, Batches, JsonOption, KeyFileOption, Without, key_from, with_groups
-from ballsbins.cli.progress import stopping, training_bar
+from ballsbins.cli.progress import INTERRUPTED, stopping, training_bar
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.numbers import describe, how, stated, up
@@ -184,8 +184,11 @@ def train(
         )
     if json:
         card = None if result.card is None else result.card.to_dict()
-        return output.print_json({"steps": result.steps, "metrics": dict(result.metrics), "card": card})
-    return conclude(out_console, result, out)
+        output.print_json({"steps": result.steps, "metrics": dict(result.metrics), "card": card})
+    else:
+        conclude(out_console, result, out)
+    if stopped() and result.steps < plan.total_steps:
+        raise typer.Exit(INTERRUPTED)
 
 
 def introduce(out: Console, dataset: Dataset, plan: TrainingPlan, delta: float, derived: str | None) -> None:
@@ -219,6 +222,13 @@ def conclude(out: Console, result: Result, directory: Path) -> None:
     if result.card is not None:
         claim = result.card.claim
         out.print(f"ε ≤ [bold]{up(float(claim.upper))}[/bold] at δ = {stated(result.card.delta)}")
+        planned = result.card.planned
+        if planned is not None and planned.total_steps > result.card.mechanism.total_steps:
+            full = up(float(planned.epsilon(result.card.delta).upper))
+            out.print(
+                f"As planned it would be ε ≤ {full}: report that one if the decision to stop looked at the model or "
+                "the data."
+            )
         out.print(f"method: {how(claim)}", style="dim")
         floating_point = result.card.floating_point
         if floating_point is not None:
