@@ -8,11 +8,14 @@ The full form takes about ten minutes on one core.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from ballsbins import AccuracyError, BallsAndBins, Mechanism
+from ballsbins._progress import stages
 from ballsbins.comparison import at_equal_noise, crossover
-from ballsbins.plots.style import new_axes
+from ballsbins.plots.style import new_axes, number_axis
 from ballsbins.reproduce import claim, draw, write
 
 GRIDS = {
@@ -59,8 +62,8 @@ def table(points, console):
 
 
 def picture(points):
-    """ε of the crossover against T, a line a σ: the largest ε at which δ_B > δ_P is proved, where there is one."""
-    axes = new_axes("At each point balls-and-bins is proved worse than Poisson", "steps T", "ε")
+    """ε of the crossover against T, one line per σ: below it balls-and-bins is proved worse, above it better."""
+    axes = new_axes("Worse than Poisson only at small ε, below the line of its σ", "steps T", "ε")
     axes.set_xscale("log")
     axes.set_yscale("log")
     noise = sorted({point["noise_multiplier"] for point in points})
@@ -79,12 +82,26 @@ def picture(points):
                 fontsize=9,
             )
     axes.set_xlim(1.6, 4e4)
+    low, high = axes.get_ylim()
+    axes.set_ylim(0.5 * low, high)
+    for axis in (axes.xaxis, axes.yaxis):
+        number_axis(axis)
+    where = {"transform": axes.transAxes, "fontsize": 9.5}
+    axes.text(
+        0.98, 0.97, "above a line: balls-and-bins is better", color="#005a8c", ha="right", va="top", **where
+    )
+    axes.text(0.02, 0.03, "below a line: balls-and-bins is worse", color="#a84800", **where)
     return axes
 
 
 def run(scale, out, console):
     noise, many = GRIDS[scale]
-    points = write(out, "crossover", [at(sigma, steps) for sigma in noise for steps in many])
+    found = []
+    with stages("crossover", len(noise) * len(many)) as begin:
+        for sigma, steps in product(noise, many):
+            begin(f"σ = {sigma:g}, T = {steps:,}")
+            found.append(at(sigma, steps))
+    points = write(out, "crossover", found)
     draw(out, "crossover", picture(points))
     table(points, console)
     proved = [point for point in points if point["proved"]]

@@ -15,9 +15,11 @@ import numpy as np
 from rich.table import Table
 
 from ballsbins import BallsAndBins, Mechanism, MonteCarlo
+from ballsbins._progress import stages
 from ballsbins.accounting.monte_carlo.importance import log_event_probability
-from ballsbins.plots.style import look, new_panels
-from ballsbins.reproduce import claim, draw, workers, write
+from ballsbins.plots.lines import Line, label_lines
+from ballsbins.plots.style import look, new_panels, number_axis
+from ballsbins.reproduce import Samples, claim, draw, workers, write
 
 SETTINGS = [
     # σ, T, samples for every ε in the paper, what it says P(E) is at ε = 12
@@ -35,9 +37,14 @@ def rounded(numbers):
     return [float(f"{x:.6g}") for x in np.atleast_1d(numbers)]
 
 
-def timed(mechanism, epsilon, method):
+def timed(mechanism, epsilon, sampler, count, scale):
+    """The bound, and the seconds that it took; what is stopped compares with nothing, so nothing of it is shown."""
+    samples = Samples(count)
+    method = MonteCarlo(count, 4 * BETA, sampler=sampler, workers=workers(scale), progress=samples)
     begun = time.monotonic()
     found = mechanism.delta(epsilon, method)
+    if samples.stopped:
+        raise KeyboardInterrupt
     return found, time.monotonic() - begun
 
 
@@ -47,15 +54,11 @@ def panel(setting, scale):
     mechanism = Mechanism(BallsAndBins(steps), sigma)
     epsilon = np.array(GRID[scale])
     samples = paper_samples // SHARE[scale]
-
-    def method(sampler, count):
-        return MonteCarlo(count, 4 * BETA, sampler=sampler, workers=workers(scale))
-
-    importance, took = timed(mechanism, epsilon, method("importance", samples))
-    _, once = timed(mechanism, 0.0, method("plain", samples))
+    importance, took = timed(mechanism, epsilon, "importance", samples, scale)
+    _, once = timed(mechanism, 0.0, "plain", samples, scale)
     count = max(samples, int(float(f"{samples * took / once:.2g}")))
-    plain, plain_took = timed(mechanism, epsilon, method("plain", count))
-    tilted, tilted_took = timed(mechanism, epsilon, method("tilted", samples))
+    plain, plain_took = timed(mechanism, epsilon, "plain", count, scale)
+    tilted, tilted_took = timed(mechanism, epsilon, "tilted", samples, scale)
     fine = np.linspace(epsilon[0], epsilon[-1], FINE)
     exact, lower = mechanism.delta(fine), mechanism.delta(fine, "lower-bound")
     return {
@@ -90,32 +93,34 @@ def panel(setting, scale):
 
 
 def picture(panels):
-    """Two panels as in the paper."""
+    """Two panels as in the paper: upper bounds on δ of balls-and-bins, and the truth."""
     figure = new_panels(
-        [f"T = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels], "ε", "δ of balls-and-bins"
+        [f"Upper bounds by sampling\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels],
+        "ε",
+        "δ",
     )
     marks = {
-        "plain": ("plain, upper bound", "#D55E00", "s--"),
-        "importance": ("importance, upper bound", "#009E73", "D-."),
-        "tilted": ("tilted (ours), upper bound", "#000000", "o"),
+        "plain": ("plain", "#D55E00", "s--"),
+        "importance": ("importance", "#009E73", "D-."),
+        "tilted": ("", "#000000", "o"),
     }
     for axes, p in zip(figure, panels, strict=True):
         axes.set_yscale("log")
+        lines = []
         for name, (label, color, mark) in marks.items():
-            axes.plot(p["epsilon"], p[name]["upper"], mark, color=color, label=label, markersize=5, zorder=5)
+            axes.plot(
+                p["epsilon"], p[name]["upper"], mark, color=color, markersize=4, linewidth=1.5, zorder=5
+            )
+            lines.append(Line(label, np.array(p["epsilon"]), np.array(p[name]["upper"]), color))
         fine = p["fine"]
-        axes.plot(fine["epsilon"], fine["exact"], label="exact", **look("balls-and-bins"))
-        axes.plot(
-            fine["epsilon"],
-            fine["lower_bound"],
-            ":",
-            color="black",
-            linewidth=1.1,
-            zorder=6,
-            label="lower bound of the paper",
-        )
-        axes.set_xlim(fine["epsilon"][0] - 0.1, fine["epsilon"][-1] + 0.1)
-    figure[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
+        at, exact = np.array(fine["epsilon"]), np.array(fine["exact"])
+        axes.plot(at, exact, **look("balls-and-bins"))
+        axes.plot(at, fine["lower_bound"], ":", color="black", linewidth=1.1, zorder=6)
+        names = "exact\ndots: tilted (ours)\ndotted: lower bound"
+        lines.append(Line(names, at, exact, look("balls-and-bins")["color"]))
+        axes.set_xlim(at[0] - 0.1, at[-1] + 0.1)
+        number_axis(axes.yaxis)
+        label_lines(axes, lines, fontsize=8.5)
     return figure[0]
 
 
@@ -138,7 +143,12 @@ def table(p, console):
 
 
 def run(scale, out, console):
-    panels = write(out, "importance", [panel(setting, scale) for setting in SETTINGS])
+    with stages("importance", len(SETTINGS)) as begin:
+        panels = []
+        for setting in SETTINGS:
+            begin(f"T = {setting[1]:,}")
+            panels.append(panel(setting, scale))
+    panels = write(out, "importance", panels)
     draw(out, "importance", picture(panels))
     for p in panels:
         table(p, console)

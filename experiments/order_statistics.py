@@ -13,9 +13,11 @@ import numpy as np
 from rich.table import Table
 
 from ballsbins import BallsAndBins, Mechanism, MonteCarlo
+from ballsbins._progress import stages
 from ballsbins.accounting.monte_carlo import PAPER_ORDERS
-from ballsbins.plots.style import look, new_panels
-from ballsbins.reproduce import claim, draw, workers, write
+from ballsbins.plots.lines import Line, label_lines
+from ballsbins.plots.style import look, new_panels, number, number_axis
+from ballsbins.reproduce import Samples, claim, draw, workers, write
 
 SETTINGS = [
     # σ, T, samples without and with in the paper, seconds without and with, largest ε shown
@@ -42,10 +44,13 @@ def panel(setting, scale):
         ("plain", max(few // SHARE[scale], 4), {}),
         ("order-statistics", many // SHARE[scale], {"orders": name}),
     ):
-        method = MonteCarlo(samples, 4 * BETA, sampler=kind, workers=workers(scale), **more)
+        watch = Samples(samples)
+        method = MonteCarlo(samples, 4 * BETA, sampler=kind, workers=workers(scale), progress=watch, **more)
         begun = time.monotonic()
         found = mechanism.delta(epsilon, method)
         took = time.monotonic() - begun
+        if watch.stopped:  # what is stopped compares with nothing, so nothing of it is shown
+            raise KeyboardInterrupt
         shown[kind] = {
             "lower": rounded(found.lower),
             "upper": rounded(found.upper),
@@ -66,29 +71,29 @@ def panel(setting, scale):
 
 
 def picture(panels):
-    """Two panels as in the paper."""
+    """Two panels as in the paper: upper bounds on δ of balls-and-bins, and the truth."""
     figure = new_panels(
-        [f"T = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels], "ε", "δ of balls-and-bins"
+        [f"Bounds by order statistics\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels],
+        "ε",
+        "δ",
     )
     marks = {"plain": ("without", "#D55E00", "--"), "order-statistics": ("with", "#009E73", "-.")}
     for axes, p in zip(figure, panels, strict=True):
         axes.set_yscale("log")
+        at, exact = np.array(p["epsilon"]), np.array(p["exact"]["upper"])
+        lines = []
         for kind, (label, color, line) in marks.items():
-            text = f"upper bound {label} order statistics"
-            axes.plot(p["epsilon"], p[kind]["upper"], line, color=color, label=text, linewidth=1.6)
-        axes.plot(p["epsilon"], p["exact"]["upper"], label="exact", **look("balls-and-bins"))
-        axes.plot(
-            p["epsilon"],
-            p["lower_bound"],
-            ":",
-            color="black",
-            linewidth=1.1,
-            zorder=6,
-            label="lower bound of the paper",
-        )
-        axes.set_xlim(0.0, p["epsilon"][-1])
-        axes.set_ylim(0.5 * p["exact"]["upper"][-1], 2.0)
-    figure[0].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
+            axes.plot(at, p[kind]["upper"], line, color=color, linewidth=1.6)
+            lines.append(
+                Line(f"{label}, n = {number(p[kind]['samples'])}", at, np.array(p[kind]["upper"]), color)
+            )
+        axes.plot(at, exact, **look("balls-and-bins"))
+        axes.plot(at, p["lower_bound"], ":", color="black", linewidth=1.1, zorder=6)
+        lines.append(Line("exact\ndotted: lower bound", at, exact, look("balls-and-bins")["color"]))
+        axes.set_xlim(0.0, at[-1])
+        axes.set_ylim(0.5 * exact[-1], 2.0)
+        number_axis(axes.yaxis)
+        label_lines(axes, lines, fontsize=8.5)
     return figure[0]
 
 
@@ -132,7 +137,12 @@ def table(panels, console):
 
 
 def run(scale, out, console):
-    panels = write(out, "order_statistics", [panel(setting, scale) for setting in SETTINGS])
+    with stages("order-statistics", len(SETTINGS)) as begin:
+        panels = []
+        for setting in SETTINGS:
+            begin(f"T = {setting[1]:,}")
+            panels.append(panel(setting, scale))
+    panels = write(out, "order_statistics", panels)
     draw(out, "order_statistics", picture(panels))
     table(panels, console)
     console.print(

@@ -1,9 +1,10 @@
-"""Utility: the paper's figure "AUC of shuffle, Poisson and balls-and-bins at equal noise", with ε of each run.
+"""Utility: the paper's figure "AUC of shuffle, Poisson and balls-and-bins at equal noise", and AUC at equal ε.
 
-Left: without privacy, against the batch size. Middle and right: DP-SGD against σ at two batch sizes, the axis
-logarithmic below 0.1 and linear above. Every sampler has its own best learning rate and clip norm of a grid, chosen
-by one run on the validation split (on the test split where the data has none); then three runs with independent
-batches. Points are means, bars one standard deviation.
+a: without privacy, against the batch size. b and c: DP-SGD against σ at two batch sizes, the axis logarithmic below
+0.1 and linear above. d: at equal ε, every sampler with the least noise for which that ε is proved; for shuffled
+batches that is the noise of deterministic ones. Every sampler has its own best learning rate and clip norm of a grid,
+chosen by one run on the validation split (on the test split where the data has none); then three runs with
+independent batches. Points are means, bars one standard deviation.
 
 Without `--data` the data is generated (ballsbins.data.criteo.generate), and the network and the grids are small.
 `--data DIR` takes a directory made by `ballsbins data prepare`; `--full` has the paper's network, batch sizes and
@@ -30,7 +31,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from scipy import stats
 
@@ -42,11 +42,14 @@ from ballsbins import (
     Poisson,
     Shuffle,
     UnreachableTargetError,
+    calibrate,
 )
+from ballsbins._progress import stages
 from ballsbins.data.criteo import DISPLAY_ADS, generate, prepare
 from ballsbins.data.dataset import Dataset
 from ballsbins.largest_batch import limited
-from ballsbins.plots.style import look, new_panels
+from ballsbins.plots.lines import Line, label_lines
+from ballsbins.plots.style import look, new_panels, number
 from ballsbins.report.numbers import up
 from ballsbins.reproduce import claim, draw, write
 from ballsbins.training.jax.trainer import DivergedError, InMemory, train
@@ -72,6 +75,7 @@ class Settings(NamedTuple):
     embedding_dim: int
     hidden: tuple[int, ...]
     delta: float
+    targets: tuple[float, ...]  # ε, at the last of the private batch sizes
     generated: int | None = None  # examples; None where the data must be given
     max_buckets: int | None = None
 
@@ -79,14 +83,15 @@ class Settings(NamedTuple):
 PAPER_NOISE = (1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.2, 0.3, 0.4)
 PAPER_RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
 SCALES = {
-    "small": Settings((64, 128), (64,), (1e-3, 0.4), (0.02,), (0.02,), (1.0,), 2, 4, (16,), 1e-4, 4000, 200),
+    "small": Settings((64, 128), (64,), (1e-3, 0.4), (0.02,), (0.02,), (1.0,), 2, 4, (16,), 1e-4, (4.0,), 4000, 200),
     "quick": Settings(
         (64, 128, 256, 512, 1024), (256, 512), PAPER_NOISE, (1e-2, 2e-2), (2e-2,), (1.0, 10.0), 3, 8, (64, 64),
-        1e-5, 60_000, 2000,
+        1e-5, (1.0, 2.0, 4.0, 8.0), 60_000, 2000,
     ),
     "full": Settings(
         tuple(2**power for power in range(10, 19)), (1024, 8192), PAPER_NOISE, PAPER_RATES, PAPER_RATES,
         (1.0, 5.0, 10.0, 15.0, 30.0, 50.0, 100.0, 500.0, 1000.0), 3, 48, (598, 598, 598), 1e-6,
+        (1.0, 2.0, 4.0, 8.0),
     ),
 }  # fmt: skip
 
@@ -104,21 +109,24 @@ def grid(settings, sigma):
     return [(rate, clip) for rate in settings.private_learning_rates for clip in settings.clip_norms]
 
 
-def total(settings):
-    """How many runs that is: one of the three has been made in choosing."""
-    return len(SAMPLERS) * sum(
-        len(grid(settings, sigma)) + settings.runs - 1 for _, sigma in points(settings)
-    )
+def at_equal_epsilon(settings, n):
+    """(sampler, batch size, ε, σ): the least noise for which ε is proved, batches truncated as in training."""
+    size = settings.private_batch_sizes[-1]
+    for target in settings.targets:
+        for name, kind in SAMPLERS.items():
+            sampler = limited(kind(-(-n // size)), n, epsilon=target, delta=settings.delta)
+            found = calibrate(sampler, epsilon=target, delta=settings.delta)
+            yield name, size, target, found.noise_multiplier
 
 
 class Sweep:
     """Runs what has not been run."""
 
-    def __init__(self, data, settings, log, tick):
-        self.data, self.settings, self.log, self.tick = data, settings, log, tick
+    def __init__(self, data, settings, log):
+        self.data, self.settings, self.log = data, settings, log
         self.validated = data.validation is not None
 
-    def one(self, name, size, sigma, rate, clip, run):
+    def one(self, name, size, sigma, rate, clip, run, target=None):
         """The metrics of one run; a run whose gradients are no longer numbers has the AUC of guessing."""
         setting = {
             "sampler": name, "batch_size": size, "noise_multiplier": sigma, "learning_rate": rate, "clip_norm": clip,
@@ -127,7 +135,8 @@ class Sweep:
         found = self.log.get(setting)
         if found is None:
             n = len(self.data.train)
-            sampler = limited(SAMPLERS[name](-(-n // size)), n)
+            within = {} if target is None else {"epsilon": target, "delta": self.settings.delta}
+            sampler = limited(SAMPLERS[name](-(-n // size)), n, **within)
             shape = {"embedding_dim": self.settings.embedding_dim, "hidden": self.settings.hidden}
             plan = TrainingPlan(sampler, 1, sigma, clip, rate, **shape)
             begun = time.monotonic()
@@ -137,17 +146,17 @@ class Sweep:
                 metrics = {"test_auc": 0.5, "validation_auc": 0.5, "diverged": True}
             found = metrics | {"seconds": round(time.monotonic() - begun, 3)}
             self.log.add(setting, found)
-        self.tick()
         return found
 
-    def point(self, name, size, sigma):
+    def point(self, name, size, sigma, target=None):
         """The best of the grid by its first run, then the other runs of it."""
         chosen_by = "validation_auc" if self.validated else "test_auc"
         tried = {
-            pair: self.one(name, size, sigma, *pair, run=0)[chosen_by] for pair in grid(self.settings, sigma)
+            pair: self.one(name, size, sigma, *pair, run=0, target=target)[chosen_by]
+            for pair in grid(self.settings, sigma)
         }
         rate, clip = max(tried, key=lambda pair: tried[pair])
-        runs = [self.one(name, size, sigma, rate, clip, run) for run in range(self.settings.runs)]
+        runs = [self.one(name, size, sigma, rate, clip, run, target) for run in range(self.settings.runs)]
         return {
             "sampler": name,
             "batch_size": size,
@@ -170,22 +179,25 @@ def epsilons(name, size, sigma, n, delta):
     return found
 
 
-def compute(data, settings, folder, console, facts):
+def compute(data, settings, folder, facts):
     about = {"network": [settings.embedding_dim, *settings.hidden], "data": facts}
     log = SweepLog(folder / "utility.runs.jsonl", about)
-    bar = Progress(
-        TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console,
-        transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=total(settings) + len(points(settings)) * len(SAMPLERS))
-        sweep = Sweep(data, settings, log, lambda: bar.advance(task))
-        found = [sweep.point(name, size, sigma) for size, sigma in points(settings) for name in SAMPLERS]
-    for point in found:
-        if point["noise_multiplier"] >= LARGE:
-            given = (point["sampler"], point["batch_size"], point["noise_multiplier"])
-            point.update(epsilons(*given, len(data.train), settings.delta))
-    return found
+    sweep = Sweep(data, settings, log)
+    equal = list(at_equal_epsilon(settings, len(data.train)))
+    places = [(name, size, sigma, None) for size, sigma in points(settings) for name in SAMPLERS]
+    places += [(name, size, sigma, target) for name, size, target, sigma in equal]
+    found, at_target = [], []
+    with stages("utility", len(places)) as begin:
+        for name, size, sigma, target in places:
+            begin(f"{name}, batches of {size}, " + (f"ε = {target:g}" if target else f"σ = {sigma:g}"))
+            point = sweep.point(name, size, sigma, target)
+            if target is not None:
+                at_target.append(point | {"epsilon": target})
+                continue
+            if sigma >= LARGE:
+                point |= epsilons(name, size, sigma, len(data.train), settings.delta)
+            found.append(point)
+    return found, at_target
 
 
 def groups(found):
@@ -255,36 +267,49 @@ def position(sigma):
 
 
 def picture(result):
-    found = result["points"]
+    """Four panels; those that differ in what stands at the bottom have their own axis."""
+    found, equal = result["points"], result["equal_epsilon"]
     sizes = sorted({p["batch_size"] for p in found if p["noise_multiplier"] > 0.0})
-    panels = new_panels(
-        ["Without privacy", *(f"DP-SGD, batch size {size:,}" for size in sizes)], "σ", "AUC", columns=3
-    )
-    for place, axes in enumerate(panels):
+    at = f"δ = {number(result['delta'])}"
+    titles = {
+        "batch size": ("without privacy", [p for p in found if p["noise_multiplier"] == 0.0]),
+        **{
+            f"noise multiplier σ, batches of {size:,}": (
+                "at equal noise: as good as shuffling",
+                [p for p in found if p["noise_multiplier"] > 0.0 and p["batch_size"] == size],
+            )
+            for size in sizes
+        },
+        f"ε proved at {at}, batches of {equal[0]['batch_size']:,}": (
+            "at equal ε: shuffling falls behind",
+            equal,
+        ),
+    }
+    panels = new_panels([title for title, _ in titles.values()], "", "AUC")
+    for axes, (label, (_, part)) in zip(panels, titles.items(), strict=True):
+        axes.set_xlabel(label)
+        key = "batch_size" if label == "batch size" else "epsilon" if part is equal else "noise_multiplier"
+        place = position if key == "noise_multiplier" else math.log2
+        lines = []
         for shift, name in enumerate(SAMPLERS):
-            part = [p for p in found if p["sampler"] == name]
-            if place == 0:
-                part = [p for p in part if p["noise_multiplier"] == 0.0]
-                x = [math.log2(p["batch_size"]) for p in part]
-                ticks = [(math.log2(p["batch_size"]), f"{p['batch_size']:,}") for p in part]
-            else:
-                part = [
-                    p for p in part if p["noise_multiplier"] > 0.0 and p["batch_size"] == sizes[place - 1]
-                ]
-                x = [position(p["noise_multiplier"]) for p in part]
-                ticks = [(position(p["noise_multiplier"]), f"{p['noise_multiplier']:g}") for p in part]
-            means = [np.mean(p["auc"]) for p in part]
-            bars = [np.std(p["auc"], ddof=1) for p in part]
+            mine = [p for p in part if p["sampler"] == name]
+            x = np.array([place(p[key]) for p in mine]) + 0.05 * (shift - 1)
+            means = np.array([np.mean(p["auc"]) for p in mine])
+            bars = np.array([np.std(p["auc"], ddof=1) for p in mine])
             axes.errorbar(
-                np.array(x) + 0.05 * (shift - 1), means, bars, marker="o", markersize=3.5, capsize=2.5, label=name,
-                **look(name),
-            )  # fmt: skip
-        axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks], rotation=45)
-    panels[0].set_xlabel("batch size")
-    for axes in panels[1:]:
-        axes.axvline(0.0, color="#555555", linestyle=":", linewidth=1.2)
-        axes.set_xlabel("σ (logarithmic left of the dotted line)")
-    panels[-1].legend(loc="lower left", fontsize=8.5, framealpha=0.9)
+                x, means, bars, marker="o", markersize=3.2, capsize=2.2, elinewidth=1.0, **look(name)
+            )
+            lines.append(Line(name, x, means, look(name)["color"]))
+            lines += [
+                Line("", np.array([e, e]), m + np.array([-b, b]), "")
+                for e, m, b in zip(x, means, bars, strict=True)
+            ]
+        values = sorted({p[key] for p in part})
+        axes.set_xticks([place(value) for value in values], [number(value) for value in values])
+        axes.tick_params(axis="x", labelsize=8.5)
+        if key == "noise_multiplier":
+            axes.axvline(0.0, color="#888888", linestyle=":", linewidth=1.0)
+        label_lines(axes, lines, fontsize=8.5)
     return panels[0]
 
 
@@ -307,6 +332,22 @@ def table(result, console):
         f"fixed size; with it no ε is proved at this δ. For σ < {LARGE:g} ε is in the hundreds and more.",
         style="dim",
     )
+
+
+def equal_table(result, console):
+    """AUC at equal ε, with the noise that it needs."""
+    sheet = Table(box=None, pad_edge=False)
+    for head in ("ε", *SAMPLERS, *(f"σ {name[0].upper()}" for name in SAMPLERS)):
+        sheet.add_column(head, justify="right")
+    rows = {}
+    for p in result["equal_epsilon"]:
+        rows.setdefault(p["epsilon"], {})[p["sampler"]] = p
+    for target, row in rows.items():
+        scores = [
+            f"{np.mean(row[name]['auc']):.4f}±{np.std(row[name]['auc'], ddof=1):.4f}" for name in SAMPLERS
+        ]
+        sheet.add_row(f"{target:g}", *scores, *(up(row[name]["noise_multiplier"], 3) for name in SAMPLERS))
+    console.print(sheet)
 
 
 def epsilon_text(point):
@@ -343,7 +384,7 @@ def run(scale, out, console, data=None, settings=None):
     chosen = SCALES[scale] if settings is None else settings
     loaded, facts = load(chosen, data)
     with tempfile.TemporaryDirectory() as folder:  # what takes seconds need not be continued
-        found = compute(loaded, chosen, Path(folder) if scale == "small" else out, console, facts)
+        found, equal = compute(loaded, chosen, Path(folder) if scale == "small" else out, facts)
     result = write(
         out,
         "utility",
@@ -354,11 +395,14 @@ def run(scale, out, console, data=None, settings=None):
             "network": {"embedding_dim": chosen.embedding_dim, "hidden": chosen.hidden},
             "chosen_on": "validation" if loaded.validation is not None else "test",
             "points": found,
+            "equal_epsilon": equal,
             "verdicts": judge(found),
         },
     )
     draw(out, "utility", picture(result))
     table(result, console)
+    console.print()
+    equal_table(result, console)
     console.print()
     first = [p for p in found if p["noise_multiplier"] == 0.0 and p["batch_size"] == min(chosen.batch_sizes)]
     best = min(np.mean(p["auc"]) for p in first)

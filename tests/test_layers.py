@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "ballsbins"
 # From the bottom to the top. Rooms of one layer that stand in different tuples know nothing of each other; those that
 # share a tuple are one idea in several files.
 LAYERS: list[list[tuple[str, ...]]] = [
-    [("errors", "_check", "_files", "_extras")],
+    [("errors", "_check", "_files", "_extras", "_progress")],
     [("samplers.key", "samplers.keystream")],  # batches and noise follow from the same key
     [("samplers",), ("accounting",), ("noise",)],
     [

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from ballsbins import reproduce
+from ballsbins import BallsAndBins, Mechanism, _progress, reproduce
+from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import InvalidInputError
 
 NAMES = list(reproduce.names())
@@ -67,8 +70,81 @@ def test_small_form(name, tmp_path):
         assert json.loads(path.read_text())
 
 
+RESULTS = Path(__file__).resolve().parent.parent / "experiments" / "results"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_figures_are_what_the_code_draws_from_the_committed_numbers(name, tmp_path):
+    reproduce.load(name)
+    module = sys.modules[f"ballsbins_experiment_{name.replace('-', '_')}"]
+    stem = name.replace("-", "_")
+    axes = module.picture(json.loads((RESULTS / f"{stem}.json").read_text()))
+    reproduce.draw(tmp_path, "now", axes)
+    assert (tmp_path / "now.svg").read_bytes() == (RESULTS / f"{stem}.svg").read_bytes()
+    width, height = axes.get_figure(root=True).get_size_inches()
+    assert width / height < 3.2  # wider ones cannot be read where a README shows them
+
+
+def test_committed_numbers_of_the_privacy_figure_are_those_of_today():
+    """Its Poisson line once stayed where an older accountant had put it."""
+    for panel in json.loads((RESULTS / "privacy.json").read_text()):
+        run = Mechanism(BallsAndBins(panel["steps"]), panel["noise_multiplier"])
+        for name, mechanism in at_equal_noise(run).items():
+            bound = mechanism.epsilon(1e-6)
+            shown = panel["epsilon_at_1e-6"][name]
+            assert shown["upper"] == pytest.approx(bound.upper, rel=1e-5)
+            assert shown["lower"] == pytest.approx(bound.lower, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_what_was_interrupted_is_labelled_as_what_was_drawn(tmp_path):
+    """Ctrl-C during a panel: it is drawn with the samples that there are, no further one is begun, exit code 130."""
+    command = [str(Path(sys.executable).parent / "ballsbins"), "reproduce", "privacy"]
+    # a process group of its own: Ctrl-C in a terminal reaches all processes of a command
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    ) as running:
+        first = running.stderr.readline()  # it says how far it is, though this is not a terminal
+        assert first.startswith("privacy: 1 of 4, Criteo pCTR, batches of 1,024, ")
+        running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=300)
+    assert running.returncode == 130, err
+    (panel,) = json.loads((tmp_path / "reproduced/privacy.json").read_text())
+    drawn = panel["monte_carlo"]["samples"]
+    assert 0 <= drawn < panel["monte_carlo"]["planned"] == 1_000_000
+    assert f"{drawn:,} of 1,000,000 samples" in " ".join(out.split())
+    assert (tmp_path / "reproduced/privacy.png").exists()
+    assert "Traceback" not in err
+
+
+def test_short_work_says_nothing_and_long_work_says_how_far_it_is(capfd, monkeypatch):
+    monkeypatch.setattr(_progress, "_FIRST", 0.05)
+    monkeypatch.setattr(_progress, "_NEXT", 0.05)
+    with _progress.stages("short", 1) as begin:
+        begin("at once")
+    assert capfd.readouterr().err == ""
+    with _progress.stages("long", 3) as begin:
+        begin("one")
+        time.sleep(0.2)
+        begin("two")
+        time.sleep(0.2)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].startswith("long: 1 of 3, one, ")
+    assert lines[-1].startswith("long: 2 of 3, two, ")
+
+
+def test_the_first_line_comes_within_two_seconds():
+    assert _progress._FIRST < 2.0
+
+
 def test_committed_results_are_there_and_small():
-    results = Path(__file__).resolve().parent.parent / "experiments" / "results"
+    results = RESULTS
     for path in results.glob("*.json"):
         assert path.stat().st_size < 200_000
         assert path.with_suffix(".png").exists()

@@ -16,7 +16,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -25,6 +25,8 @@ from ballsbins.errors import BallsBinsError, InvalidInputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console
+
+    from ballsbins.accounting.monte_carlo.run import Outcome
 
 Scale = Literal["small", "quick", "full"]
 Run = Callable[[Scale, Path, "Console"], None]
@@ -39,6 +41,32 @@ def claim(console: Console, text: str, holds: Any) -> None:
     if not bool(holds):
         raise FalseClaimError(f"this does not hold: {text}")
     console.print(f"[green]holds[/green]  {text}", highlight=False)
+
+
+class Samples:
+    """Watches Monte Carlo samples (`MonteCarlo(progress=…)`): how many were drawn, and whether somebody stopped it.
+
+    Ctrl-C ends the drawing and leaves bounds from fewer samples, which hold; what shows them must say so.
+    """
+
+    def __init__(self, planned: int) -> None:
+        """Nothing is drawn yet of what is planned for each job."""
+        self.planned, self.drawn = planned, 0
+
+    def __call__(self, outcomes: Sequence[Outcome], over: bool) -> None:
+        """Count the job that is farthest behind."""
+        del over
+        self.drawn = min(each.tally.count for each in outcomes)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether fewer were drawn than planned."""
+        return self.drawn < self.planned
+
+
+def samples_drawn(count: int, planned: int) -> str:
+    """So many samples, and of how many if that is fewer than planned."""
+    return f"{count:,} samples" if count >= planned else f"{count:,} of {planned:,} samples"
 
 
 def write(out: Path, name: str, data: Any) -> Any:

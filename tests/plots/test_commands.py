@@ -51,7 +51,7 @@ def test_auc(tmp_path):
         (("curves", "-s", 1, "-T", 10, "-o", "c.gif"), ".png"),
         (("curves", "-s", 1, "-T", 10, "-o", "no/c.png"), "directory that exists"),
         (("curves", "-s", 1, "-T", 10, "-o", "d.png"), "the name of a file"),
-        (("curves", "-s", 0, "-T", 10, "-o", "c.png"), "noise_multiplier is 0.0"),
+        (("curves", "-s", 0, "-T", 10, "-o", "c.png"), "--noise-multiplier is 0.0"),
         (
             ("epsilon-vs-epochs", "-s", 0.02, "-T", 10, "-d", 1e-6, "--to", 2, "-o", "c.png"),
             "Nothing is left",

@@ -12,7 +12,7 @@ from ballsbins import plots
 from ballsbins.bound import Bound
 from ballsbins.plots.lines import Line, label_lines
 from ballsbins.plots.pictures import _backward, _forward
-from ballsbins.plots.style import LOOKS, look, new_axes, number_axis
+from ballsbins.plots.style import LOOKS, look, new_axes, new_panels, number, number_axis
 
 GRID = np.linspace(0.0, 12.0, 50)
 
@@ -163,9 +163,9 @@ def test_what_has_no_answer_is_a_gap():
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_the_same_picture_is_the_same_file(ending, tmp_path):
-    for number in (1, 2):
-        plots.save(plots.privacy_curves(GRID, CURVES, title="σ = 1"), tmp_path / f"{number}.{ending}")
-    one, two = ((tmp_path / f"{number}.{ending}").read_bytes() for number in (1, 2))
+    for k in (1, 2):
+        plots.save(plots.privacy_curves(GRID, CURVES, title="σ = 1"), tmp_path / f"{k}.{ending}")
+    one, two = ((tmp_path / f"{k}.{ending}").read_bytes() for k in (1, 2))
     assert one == two
     assert one.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
 
@@ -180,7 +180,8 @@ def test_the_axis_of_auc_is_logarithmic_below_a_tenth_and_linear_above():
     axes = pictures()["auc"]()
     labels = [tick.get_text() for tick in axes.get_xticklabels()]
     assert labels[0] == "0"
-    assert "$10^{-2}$" in labels
+    assert "0.01" in labels
+    assert "10⁻⁴" in labels
     assert "0.3" in labels
 
 
@@ -234,3 +235,26 @@ def test_text_is_readable_at_600_pixels():
     pixels_a_point = 600 / axes.figure.get_size_inches()[0] / 72
     sizes = [text.get_fontsize() for text in (*axes.texts, *axes.get_xticklabels(), axes.title)]
     assert min(sizes) * pixels_a_point >= 11.0
+
+
+def test_numbers_have_one_format():
+    shown = {0.0: "0", 0.05: "0.05", 2.0: "2", 10_000: "10,000", 1e-6: "10⁻⁶", 2.5e-6: "2.5·10⁻⁶", 1e9: "10⁹"}
+    assert {value: number(value) for value in shown} == shown
+
+
+def test_the_delta_asked_for_is_marked_and_labels_of_one_sign_stand_upright():
+    axes = plots.privacy_curves(GRID, CURVES, delta=1e-6)
+    assert [line for line in axes.lines if set(line.get_ydata()) == {1e-6}]
+    assert "δ = 10⁻⁶" in {text.get_text() for text in axes.texts}
+    assert axes.yaxis.label.get_rotation() == 0
+    assert {"1", "10⁻⁶"} <= {label.get_text() for label in axes.get_yticklabels()}
+
+
+def test_panels_have_letters_and_are_read_at_the_width_of_a_page():
+    panels = new_panels(["one", "two\nof two", "three", "four"], "ε", "δ")
+    assert [axes.get_title(loc="left")[:1] for axes in panels] == ["a", "b", "c", "d"]
+    assert panels[1].get_title(loc="left").count("\n") == 1
+    wide, high = panels[0].figure.get_size_inches()
+    assert 1.0 < wide / high < 2.0
+    least = min(text.get_fontsize() for text in (*panels[0].get_xticklabels(), panels[0].title))
+    assert least * 830 / (72 * wide) >= 11.0  # pixels, as wide as a README shows it

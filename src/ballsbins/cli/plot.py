@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from ballsbins import _check
+from ballsbins._progress import stages
 from ballsbins.bound import Bound
 from ballsbins.cli.options import Batches, DeltaOption, Run, Without, with_groups
 from ballsbins.cli.output import check_picture
 from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import AccuracyError, InvalidInputError, UnreachableTargetError
 from ballsbins.mechanism import Mechanism
+from ballsbins.plots.style import number
 from ballsbins.report.numbers import count, stated
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson
 
@@ -44,29 +47,35 @@ def curves(
     samples: Annotated[
         int, typer.Option("--samples", "-m", help="Add bars from this many Monte Carlo samples.", min=0)
     ] = 0,
+    delta: Annotated[float | None, typer.Option("--delta", "-d", help="A δ to mark in the picture.")] = None,
 ) -> None:
     """δ(ε) of the four samplers.
 
-    For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -m 10000 -o curves.png
+    For example: ballsbins plot curves -s 0.5 -T 1000 --to 12 -d 1e-6 -m 10000 -o curves.png
     """
     from ballsbins import plots
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
     check_picture(out)
     mechanism, _ = run.mechanism()
+    marked = None if delta is None else _check.delta(delta)
     mechanisms = at_equal_noise(mechanism)
     grid = np.linspace(0.0, largest, 161)
-    bounds = {name: mechanism.delta(grid) for name, mechanism in mechanisms.items()}
-    bars = {}
-    if samples:
-        name = mechanism.sampler.name
-        high = np.flatnonzero(np.asarray(bounds[name].upper) > 1e-12)
-        at = np.linspace(0.0, grid[high[-1]] if high.size else largest, 9)[1:]
-        method = MonteCarlo(samples=samples, epsilons=tuple(at.tolist()))
-        bars[name] = (at, mechanism.delta(at, method))
+    bounds, bars = {}, {}
+    with stages("curves", len(mechanisms) + bool(samples)) as begin:
+        for name, each in mechanisms.items():
+            begin(name)
+            bounds[name] = each.delta(grid)
+        if samples:
+            begin(f"{samples:,} samples")
+            name = mechanism.sampler.name
+            high = np.flatnonzero(np.asarray(bounds[name].upper) > 1e-12)
+            at = np.linspace(0.0, grid[high[-1]] if high.size else largest, 9)[1:]
+            method = MonteCarlo(samples=samples, epsilons=tuple(at.tolist()))
+            bars[name] = (at, mechanism.delta(at, method))
     steps = count(mechanism.sampler.steps, "step")
     title = f"σ = {run.noise_multiplier:.10g}, {steps}, {count(run.epochs, 'epoch')}"
-    _write(plots.privacy_curves(grid, bounds, samples=bars, title=title), out)
+    _write(plots.privacy_curves(grid, bounds, samples=bars, delta=marked, title=title), out)
 
 
 @plot.command("epsilon-vs-noise")
@@ -93,7 +102,7 @@ def epsilon_vs_noise(
     found = _by_sampler(
         [Mechanism(BallsAndBins(total), float(sigma), batches.epochs) for sigma in noise], delta
     )
-    title = f"δ = {stated(delta)}, {count(total, 'step')}, {count(batches.epochs, 'epoch')}"
+    title = f"δ = {number(delta)}, {count(total, 'step')}, {count(batches.epochs, 'epoch')}"
     _write(plots.epsilon_against_noise(noise, found, title=title), out)
 
 
@@ -118,7 +127,7 @@ def epsilon_vs_epochs(
     runs = [Mechanism(bins, run.noise_multiplier, int(number)) for number in epochs]
     others = _by_sampler(runs, delta)
     first = {bins.name: others[bins.name], fixed.name: [_epsilon(one.under(fixed), delta) for one in runs]}
-    title = f"σ = {run.noise_multiplier:.10g}, {count(total, 'step')} per epoch, δ = {stated(delta)}"
+    title = f"σ = {run.noise_multiplier:.10g}, {count(total, 'step')} per epoch, δ = {number(delta)}"
     _write(plots.epsilon_against_epochs(epochs, first | others, title=title), out)
 
 
@@ -142,18 +151,21 @@ def noise_vs_batch_size(
     sizes = sorted(set(batch_size)) if batch_size else None
     found: dict[str, list[calibration.CalibratedBatchSize]] = {}
     proved = "deterministic, shuffle (as proved)"  # nothing better is proved for shuffled batches
-    for name, make in {"balls-and-bins": BallsAndBins, "Poisson": Poisson, proved: Deterministic}.items():
-        found[name] = calibration.plan(
-            examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=sizes, sampler=make
-        )
-        sizes = [row.batch_size for row in found[name]]
+    kinds = {"balls-and-bins": BallsAndBins, "Poisson": Poisson, proved: Deterministic}
+    with stages("σ", len(kinds)) as begin:
+        for name, make in kinds.items():
+            begin(name)
+            found[name] = calibration.plan(
+                examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=sizes, sampler=make
+            )
+            sizes = [row.batch_size for row in found[name]]
     assert sizes is not None
     if len(sizes) < 2:
         raise InvalidInputError(
             "--batch-size", sizes, "at least two different sizes", "Leave it out for powers of 2."
         )
     noise = {name: [row.mechanism.noise_multiplier for row in rows] for name, rows in found.items()}
-    title = f"{examples:,} examples, {count(batches.epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {stated(delta)}"
+    title = f"{examples:,} examples, {count(batches.epochs, 'epoch')}, ε ≤ {stated(epsilon)} at δ = {number(delta)}"
     _write(plots.noise_against_batch_size(sizes, noise, title=title), out)
 
 
@@ -208,9 +220,11 @@ def _read_results(path: Path) -> dict[str, tuple[list[float], list[float], list[
 def _by_sampler(runs: Sequence[Mechanism], delta: float) -> dict[str, list[Bound]]:
     """ε at δ of every run under every sampler, by the sampler's name."""
     found: dict[str, list[Bound]] = {}
-    for run in runs:
-        for name, other in at_equal_noise(run).items():
-            found.setdefault(name, []).append(_epsilon(other, delta))
+    with stages("ε", len(runs)) as begin:
+        for run in runs:
+            begin(f"σ = {run.noise_multiplier:.4g}, {count(run.epochs, 'epoch')}")
+            for name, other in at_equal_noise(run).items():
+                found.setdefault(name, []).append(_epsilon(other, delta))
     return found
 
 

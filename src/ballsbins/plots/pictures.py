@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.plots.lines import Line, draw_bound, label_lines, stacked
-from ballsbins.plots.style import look, new_axes, number_axis
+from ballsbins.plots.style import look, new_axes, number, number_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
 _JOIN = 0.1  # σ: logarithmic below, linear above, as in the paper's figure
+_LEVEL = "#444444"
 _DECADE = 0.1  # a decade below is as wide as 0.1 above
 
 
@@ -29,10 +30,11 @@ def privacy_curves(
     curves: Mapping[str, Bound],
     *,
     samples: Mapping[str, tuple[ArrayLike, Bound]] | None = None,
+    delta: float | None = None,
     title: str | None = None,
     floor: float = 1e-12,
 ) -> Axes:
-    """Curves δ(ε) by the name of their sampler; what is below `floor` is left out.
+    """Curves δ(ε) by the name of their sampler, with a level at `delta`; what is below `floor` is left out.
 
     `samples` has Monte Carlo bounds on some of them, each with its own ε: bars from the lower to the upper bound.
     """
@@ -52,8 +54,17 @@ def privacy_curves(
     bottom = max(min(lowest, default=floor), floor)
     axes.set_ylim(10.0 ** np.floor(np.log10(bottom)), 1.6)
     number_axis(axes.yaxis)
+    if delta is not None:
+        lines.append(mark_delta(axes, delta))
     label_lines(axes, lines)
     return axes
+
+
+def mark_delta(axes: Axes, delta: float) -> Line:
+    """A dashed level at δ, with its name to be placed beside it."""
+    axes.axhline(delta, color=_LEVEL, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+    ends = np.array(axes.get_xlim())
+    return Line(f"δ = {number(delta)}", ends, np.array([delta, delta]), _LEVEL)
 
 
 def _bars(axes: Axes, name: str, at: ArrayLike, bound: Bound, floor: float) -> Line:
@@ -78,7 +89,9 @@ def _bars(axes: Axes, name: str, at: ArrayLike, bound: Bound, floor: float) -> L
 
 
 def _sampled(bound: Bound) -> str:
-    return "Monte Carlo" + (f" (β = {1.0 - bound.confidence:.2g})" if bound.confidence < 1.0 else "")
+    return "Monte Carlo" + (
+        f" (β = {number(float(f'{1.0 - bound.confidence:.2g}'))})" if bound.confidence < 1.0 else ""
+    )
 
 
 def epsilon_against_noise(
@@ -195,7 +208,7 @@ def _ticks(axes: Axes, least: float, largest: float, without: float | None) -> N
     step = next(size for size in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, np.inf) if span / size <= 6.0)
     linear = list(np.arange(step, largest + 1e-9, step)) if np.isfinite(step) else [largest]
     places = sorted({*decades, *(float(tick) for tick in linear if tick > 1.01 * _JOIN)})
-    names = [f"$10^{{{round(np.log10(tick))}}}$" if tick < 0.99 * _JOIN else f"{tick:g}" for tick in places]
+    names = [number(float(f"{tick:.6g}")) for tick in places]
     if without is not None:
         places, names = [without, *places], ["0", *names]
     margin = 0.04

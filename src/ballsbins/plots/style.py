@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from ballsbins import _extras
@@ -30,6 +31,8 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
 }
 _OTHER: Mapping[str, Any] = {"color": "#CC79A7", "linestyle": "-", "linewidth": 1.8, "zorder": 3}
 _TITLE = 64  # characters of a title that are as wide as a picture
+_SYMBOL = 1  # characters of a label that stands upright: ε, δ
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SETTINGS: Mapping[str, Any] = {
     "figure.figsize": (6.4, 4.2),
     "figure.dpi": 120,
@@ -59,23 +62,26 @@ def new_axes(title: str | None, x: str, y: str) -> Axes:
 
 
 def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -> list[Axes]:
-    """A figure of several axes in our style, one a title; `save` any of them to save all."""
+    """A figure of several axes in our style, one per title, with letters; `save` any of them to save all."""
     matplotlib = _extras.load("matplotlib", feature="Drawing pictures", extra="plots")
     figure_module = _extras.load("matplotlib.figure", feature="Drawing pictures", extra="plots")
     width = min(columns, len(titles))
     rows = -(-len(titles) // width)
     with matplotlib.rc_context(dict(_SETTINGS)):
         one = matplotlib.rcParams["figure.figsize"]
-        scale = 1.0 if len(titles) == 1 else 0.8
+        scale = 1.0 if len(titles) == 1 else 0.68  # two beside each other are read at the width of a page
         size = (scale * width * one[0], scale * rows * one[1])
         figure = figure_module.Figure(figsize=size, layout="constrained")
         panels: list[Axes] = []
         for position, title in enumerate(titles):
             axes = figure.add_subplot(rows, width, position + 1)
             axes.set_xlabel(x)
-            axes.set_ylabel(y)
+            upright = {"rotation": 0, "labelpad": 10, "va": "center"} if len(y) <= _SYMBOL else {}
+            axes.set_ylabel(y, **upright)
+            letter = "" if len(titles) == 1 else f"{ascii_lowercase[position]}   "
             if title:
-                axes.set_title(textwrap.fill(title, _TITLE))  # a longer line would be cut off
+                wide = _TITLE if width == 1 else _TITLE * 2 // 3  # a longer line would be cut off
+                axes.set_title(letter + "\n".join(textwrap.fill(line, wide) for line in title.split("\n")))
             panels.append(axes)
     return panels
 
@@ -90,13 +96,17 @@ def number_axis(axis: Axis) -> None:
     else:
         axis.set_major_locator(ticker.LogLocator(numticks=9))
     axis.set_minor_formatter(ticker.NullFormatter())
-    if low >= 0.999e-3 and high <= 1.001e6:
-        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: _plain(value)))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: number(value)))
 
 
-def _plain(value: float) -> str:
-    """0.05, 2, 10,000."""
-    return f"{value:,.0f}" if value >= 1.0 and value == round(value) else f"{value:g}"
+def number(value: float) -> str:
+    """A number as all pictures write it: 0.05, 2, 10,000, 10⁻⁶, 2·10⁻⁶."""
+    if value == 0.0 or 0.999e-3 <= abs(value) <= 1.001e6:
+        return f"{value:,.0f}" if abs(value) >= 1.0 and value == round(value) else f"{value:g}"
+    digits, _, exponent = f"{value:.3e}".partition("e")
+    digits = digits.rstrip("0").rstrip(".")
+    power = f"10{str(int(exponent)).translate(_RAISED)}"
+    return power if digits == "1" else f"{digits}·{power}"
 
 
 def save(axes: Axes, path: Path | str) -> None:
