@@ -23,14 +23,11 @@ def stages(what: str, total: int) -> Iterator[Callable[[str], None]]:
     Yields:
         A function to call at the beginning of each stage, with its name.
     """
-    begun, state = time.monotonic(), [0, ""]
-
-    def begin(name: str) -> None:
-        state[:] = [int(state[0]) + 1, name]
+    begun, names = time.monotonic(), list[str]()
 
     def line() -> str:
-        name = f", {state[1]}" if state[1] else ""
-        return f"{what}: {max(int(state[0]), 1)} of {total}{name}, {time.monotonic() - begun:.0f} s"
+        name = f", {names[-1]}" if names else ""
+        return f"{what}: {max(len(names), 1)} of {total}{name}, {time.monotonic() - begun:.0f} s"
 
     over = threading.Event()
     terminal = sys.stderr.isatty()
@@ -38,15 +35,14 @@ def stages(what: str, total: int) -> Iterator[Callable[[str], None]]:
     def tell() -> None:
         wait = _FIRST
         while not over.wait(wait):
-            end = "" if terminal else "\n"
-            sys.stderr.write(f"\r\x1b[2K{line()}{end}" if terminal else f"{line()}{end}")
+            sys.stderr.write(f"\r\x1b[2K{line()}" if terminal else f"{line()}\n")
             sys.stderr.flush()
             wait = 0.5 if terminal else _NEXT
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield begin
+        yield names.append
     finally:
         over.set()
         teller.join()
