@@ -84,6 +84,12 @@ def test_float16_by_accelerate_alone_is_refused(tiny, tmp_path):
         refusals.refuse_arguments(tiny.arguments(tmp_path), "hooks", None, "fp16")
 
 
+def test_gradients_in_the_logs_of_others_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_WATCH", "all")
+    with pytest.raises(InvalidInputError, match=r"WANDB_WATCH is 'all'.*before the noise"):
+        tiny.make_trainer(tmp_path)
+
+
 def test_a_mechanism_and_a_target_are_not_both_given(tiny, tmp_path):
     with pytest.raises(InvalidInputError, match="not both"):
         tiny.PrivateTrainer(

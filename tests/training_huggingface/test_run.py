@@ -216,3 +216,29 @@ def test_pieces_hold_every_example_once(tiny, tmp_path):
     assert [number for number, _ in chunks] == list(range(pieces[0].last + 1))
     assert all(1 <= len(examples) <= 3 for _, examples in chunks)
     assert [piece.final for piece in pieces] == [False, True]
+
+
+def test_data_sets_tokenizers_and_workers(tiny, tmp_path):
+    """As people have them: a datasets.Dataset with a column too many, a tokenizer that pads, a worker."""
+    import datasets
+    from tokenizers import Tokenizer, models
+    from transformers import DataCollatorWithPadding, PreTrainedTokenizerFast
+
+    words = {f"w{number}": number for number in range(tiny.VOCABULARY)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
+        pad_token="w1",
+        model_max_length=16,
+    )
+    rows = tiny.make_rows("bert", 18)
+    data = datasets.Dataset.from_list([row | {"text": "not an argument of the model"} for row in rows])
+    vectors = []
+    for options in ({}, {"dataloader_num_workers": 1, "train_dataset": data}):
+        trainer = tiny.make_trainer(
+            tmp_path, learning_rate=0.1, mechanism=Mechanism(BallsAndBins(3), 0.5),
+            data_collator=DataCollatorWithPadding(tokenizer) if options else None,
+            **{"train_dataset": rows} | options,
+        )  # fmt: skip
+        trainer.train()
+        vectors.append(vector(trainer.model))
+    assert torch.allclose(*vectors, rtol=1e-5, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch import nn
@@ -27,6 +28,7 @@ def refuse_arguments(args: Any, mode: str, kind: str | None, precision: str) -> 
         InvalidInputError: names the option and the change to make.
     """
     ours = "Leave it out: the mechanism draws the batches."
+    watched = os.environ.get("WANDB_WATCH")
     optimizer = str(getattr(args.optim, "value", args.optim))
     wrong: list[tuple[str, Any, bool, str, str]] = [
         ("fp16", True, args.fp16 or precision == "fp16", "False",
@@ -66,6 +68,8 @@ def refuse_arguments(args: Any, mode: str, kind: str | None, precision: str) -> 
          "Use plain data parallelism: every process must have the whole model."),
         ("n_gpu", args.n_gpu, args.n_gpu > 1, "at most 1 for each process",
          "Start one process for each GPU: torchrun --nproc-per-node N script.py."),
+        ("WANDB_WATCH", watched, watched in ("gradients", "all"), "unset",
+         "It logs gradients as they are before the noise: unset the environment variable."),
     ]  # fmt: skip
     if mode not in ("hooks", "ghost"):
         raise InvalidInputError("grad_sample_mode", mode, "'hooks' or 'ghost'", "Choose one of these.")
