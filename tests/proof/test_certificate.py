@@ -18,6 +18,7 @@ from ballsbins.cli import app
 from ballsbins.proof import checker
 from ballsbins.proof.certificate import Certificate, rounded
 from ballsbins.proof.certify import check
+from ballsbins.report import Card
 
 SOURCE = Path(checker.__file__)
 
@@ -205,3 +206,23 @@ def test_bad_options_end_with_2(options):
     )  # fmt: skip
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_a_card_its_check_and_its_statement_carry_a_certificate(tmp_path):
+    card, file = tmp_path / "card.json", tmp_path / "proof.json"
+    mechanism = Mechanism(BallsAndBins(20), 2.0)
+    Card(mechanism, 1e-5).write(card)
+    file.write_text(json.dumps(certify(mechanism, delta=1e-5).to_dict()))
+    shown = CliRunner().invoke(app, ["statement", "--from", str(card), "--certificate", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "is proved at δ = 1e-5; check with: ballsbins certify --check proof.json" in " ".join(
+        shown.output.split()
+    )
+    checked = CliRunner().invoke(app, ["check", str(card), "-m", "2000", "--certificate", str(file)])
+    assert "Certificate: ε ≤" in checked.output
+    for other in (Mechanism(BallsAndBins(21), 2.0), mechanism):
+        Card(other, 1e-5 if other != mechanism else 1e-6).write(card)
+        with pytest.raises(InvalidInputError, match="certificate"):
+            CliRunner().invoke(
+                app, ["check", str(card), "-m", "2000", "--certificate", str(file)], catch_exceptions=False
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,9 @@ from ballsbins._files import write_text
 from ballsbins.cli import output
 from ballsbins.cli.options import RunUnlessCard, refuse_others, with_groups
 from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
 from ballsbins.proof.certificate import Certificate
-from ballsbins.report.numbers import describe, stated
+from ballsbins.report.numbers import describe, stated, up
 
 _QUESTION = "What is proved"
 
@@ -88,16 +90,36 @@ def sentence(made: Certificate) -> str:
 
 
 def _check_file(file: Path) -> None:
+    made, how = _confirmed("--check", file)
+    _show(made)
+    output.console().print(f"Confirmed: {how}.")
+
+
+def _confirmed(option: str, file: Path) -> tuple[Certificate, str]:
+    """The certificate, and how it was confirmed."""
+    load("flint", feature="Proving bounds", extra="certify")
     from ballsbins.proof.certify import check
 
     try:
         saved = json_module.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         bound = f"a file that can be read ({error.strerror})"
-        raise InvalidInputError("--check", str(file), bound, "Name a certificate.") from None
+        raise InvalidInputError(option, str(file), bound, "Name a certificate.") from None
     except ValueError:
-        raise InvalidInputError("--check", str(file), "a JSON file", "Name a certificate.") from None
+        raise InvalidInputError(option, str(file), "a JSON file", "Name a certificate.") from None
     made = Certificate.from_dict(saved)
-    how = check(made)
-    _show(made)
-    output.console().print(f"Confirmed: {how}.")
+    return made, check(made)
+
+
+def proved_of(file: Path, mechanism: Mechanism, delta: float) -> str:
+    """What a certificate, confirmed here, proves about this run at this δ, as a sentence to publish."""
+    made, _ = _confirmed("--certificate", file)
+    if made.mechanism != mechanism:
+        bound = f"for {mechanism}, but it is for {made.mechanism}"
+        raise InvalidInputError("--certificate", str(file), bound, "Certify the run that the card states.")
+    if Fraction(made.upper) > Fraction(delta):
+        bound = f"for δ of at most {delta!r}, but it proves {made.upper}"
+        advice = f"Certify with --delta {delta!r}."
+        raise InvalidInputError("--certificate", str(file), bound, advice)
+    command = f"ballsbins certify --check {file.name}"
+    return f"ε ≤ {up(made.epsilon, 8)} is proved at δ = {stated(delta)}; check with: {command}"

@@ -12,6 +12,7 @@ import typer
 
 from ballsbins._files import write_text
 from ballsbins.cli import output
+from ballsbins.cli.certify import proved_of
 from ballsbins.cli.options import (
     RUN,
     JsonOption,
@@ -87,6 +88,10 @@ class About:
             "--key-custody", help="Who holds the key, and when it is deleted.", rich_help_panel=_ABOUT
         ),
     ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="What `certify` proved of this run.", rich_help_panel=_ABOUT),
+    ] = None
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +102,8 @@ class About:
     def added(self, card: Card) -> Card:
         """The card with what was given."""
         said = {name: text for name in ABOUT if (text := getattr(self, name)) is not None}
+        if self.certificate is not None:
+            said["certificate"] = proved_of(self.certificate, card.mechanism, card.delta)
         metrics = dict(_metric(text) for text in self.metric or [])
         if not said and not metrics:
             return card
@@ -209,6 +216,9 @@ def check(
         typer.Argument(metavar="CARD...", help="The card of a run, or several.", show_default=False),
     ],
     sampling: Annotated[Sampling, Without("grid", "draw", "confidence_bound", "orders", "state")],
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="What `certify` proved of the run of a single card.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Recompute the claim of a card by two methods. Exit code 0: they agree; 1: they do not; 2: not a valid card.
@@ -219,6 +229,10 @@ def check(
     from ballsbins.report.check import shared_runs, usual_samples
 
     runs = [(str(path), Card.read(path)) for path in cards]
+    if certificate is not None and len(runs) > 1:
+        advice = "A certificate is for one run: check its card alone."
+        raise InvalidInputError("--certificate", str(certificate), "left out with several cards", advice)
+    proof = None if certificate is None else proved_of(certificate, runs[0][1].mechanism, runs[0][1].delta)
     findings = []
     for number, (name, run) in enumerate(runs):
         samples = usual_samples(run.mechanism) if sampling.samples is None else sampling.samples
@@ -229,6 +243,8 @@ def check(
             if len(runs) > 1:
                 typer.echo(f"{'' if number == 0 else chr(10)}{name}")
             _show(found)
+    if proof is not None and not json:
+        typer.echo(f"Certificate: {proof}")
     shared = shared_runs(runs)
     if json:
         several = {"cards": [found.to_dict() for found in findings], "same_run": shared}

@@ -52,7 +52,8 @@ class Card:
         floating_point: what is known of the arithmetic of the run.
         normaliser: the public constant that sums of clipped gradients were divided by, above 0.
         about: what else to publish of the run, each one line: "dataset", "date", "contact", "commit" (of the code),
-            "link", "key_custody" (who holds the key, and when it is deleted).
+            "link", "key_custody" (who holds the key, and when it is deleted), "certificate" (what is proved, and how
+            to check it).
         details: more, as free JSON; never anything that depends on the batches.
         versions: libraries and their versions; those that are loaded, by default.
         stated: the claim, if it was obtained in another way than by `mechanism.epsilon(delta)`: by Monte Carlo, say.

@@ -43,6 +43,7 @@ ABOUT = {
     "commit": "Code",
     "link": "Link",
     "key_custody": "Custody of the key",
+    "certificate": "Proof",
 }
 
 
