@@ -88,6 +88,7 @@ def table():
             "number": pa.array(np.arange(ROWS) * 5, pa.uint32()),
             "a.b `c`": pa.array(rng.normal(size=ROWS), pa.float32(), mask=rng.random(ROWS) < 0.1),
             "when": pa.array(np.arange(ROWS) * 10**9, pa.timestamp("ms", "UTC")),
+            "kind": pa.array([f"kind {row * 7 % 13}" for row in range(ROWS)]).dictionary_encode(),
             "tags": pa.array(
                 [[int(tag) for tag in range(row % 4)] for row in range(ROWS)], pa.list_(pa.int16())
             ),

@@ -77,8 +77,8 @@ class Dictionaries:
         arrow.default_memory_pool().release_unused()
         return Dictionaries(types, found)
 
-    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Put codes in place of values."""
+    def encode(self, batch: Any) -> Any:
+        """Put codes in place of values, in a batch of rows or a table."""
         for name, values in self.values.items():
             place = batch.schema.get_field_index(name)
             column = batch.column(place)
@@ -91,6 +91,18 @@ class Dictionaries:
             batch = batch.set_column(place, batch.schema.field(place).with_type(arrow.int32()), codes)
         return batch
 
+    @staticmethod
+    def from_stream(content: bytes) -> Dictionaries:
+        """The dictionaries of a batch that `as_stream` made bytes of; none of no bytes."""
+        if not content:
+            return Dictionaries({}, {})
+        table = arrow.ipc.open_stream(content).read_all()
+        found = {name: table.column(name).chunk(0) for name in table.column_names}
+        return Dictionaries(
+            {name: column.type for name, column in found.items()},
+            {name: column.dictionary for name, column in found.items()},
+        )
+
     def as_batch(self) -> pa.RecordBatch | None:
         """A batch of no rows whose columns have the dictionaries: what the format stores; None if there are none."""
         if not self.types:
@@ -102,6 +114,15 @@ class Dictionaries:
             for name, kind in self.types.items()
         }
         return arrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def as_stream(batch: pa.RecordBatch) -> Any:
+    """The bytes of an Arrow stream of one batch."""
+    buffer = arrow.BufferOutputStream()
+    options = arrow.ipc.IpcWriteOptions(compression="zstd")
+    with arrow.ipc.new_stream(buffer, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return buffer.getvalue()
 
 
 def _joined(known: pa.Array, more: pa.Array) -> pa.Array:

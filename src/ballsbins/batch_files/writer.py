@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins._extras import Later
+from ballsbins.batch_files.dictionaries import as_stream
 from ballsbins.batch_files.format import (
     MANIFEST_NAME,
     ROW_GROUPS_KEY,
@@ -201,11 +202,7 @@ def write_epoch_end(
     stored = _written(directory / f"offsets-{suffix}.npy", content.getvalue())
     words = None
     if dictionaries is not None:
-        buffer = arrow.BufferOutputStream()
-        options = arrow.ipc.IpcWriteOptions(compression="zstd")
-        with arrow.ipc.new_stream(buffer, dictionaries.schema, options=options) as writer:
-            writer.write_batch(dictionaries)
-        words = _written(directory / f"dictionaries-{suffix}.arrow", buffer.getvalue())
+        words = _written(directory / f"dictionaries-{suffix}.arrow", as_stream(dictionaries))
     whole = replace(manifest, files=Files(stored, tuple(parts), words))
     (directory / MANIFEST_NAME).write(whole.to_json().encode("utf-8"))
     return whole

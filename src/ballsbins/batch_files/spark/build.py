@@ -30,6 +30,7 @@ from ballsbins.batch_files.assignments import (
 )
 from ballsbins.batch_files.build import Report, Reporter, begin_run
 from ballsbins.batch_files.build_plan import BuildPlan
+from ballsbins.batch_files.dictionaries import as_stream
 from ballsbins.batch_files.epoch_directory import new_epoch, new_file
 from ballsbins.batch_files.format import Manifest, StoredFile, stored_epoch
 from ballsbins.batch_files.input_files import require_unchanged
@@ -103,7 +104,7 @@ def build(
         stored = [StoredFile(part.name, part.bytes, part.checksum) for part in written]
         sizes = np.concatenate([np.array(part.sizes, dtype=np.int64) for part in written])
         with begun.publishing(manifest, [part.name for part in stored]):
-            return write_epoch_end(begun.made, manifest, sizes, stored)
+            return write_epoch_end(begun.made, manifest, sizes, stored, plan.dictionaries.as_batch())
 
 
 def build_epochs(
@@ -267,7 +268,11 @@ def write_parts(
     from ballsbins.batch_files.spark.part_writer import FORMAT, BatchSource, Job, read_committed, write_part
     from ballsbins.batch_files.spark.rows import drawn, sorted_rows
 
-    job = Job.of(directory, scratch, manifest, plan)
+    words = plan.dictionaries.as_batch()
+    shared = directory / f"dictionaries-{secrets.token_hex(4)}.tmp"
+    if words is not None:
+        shared.write(as_stream(words))
+    job = Job.of(directory, scratch, manifest, plan, "" if words is None else shared.name)
     ship(session)
     with (
         broadcast(session, drawn(plan, manifest, key)) as secret,
@@ -280,6 +285,8 @@ def write_parts(
     written = {part.part: part for part in read_committed(scratch)}
     if plan.num_examples == 0:  # Spark runs no tasks for a table that it knows to be empty
         written = {part: write_part(job, part, []) for part in range(manifest.num_parts)}
+    if words is not None:
+        shared.remove()
     for part in written.values():
         if part.problem is not None:
             raise DataError(part.problem)

@@ -22,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from ballsbins.batch_files.build_plan import BuildPlan
+from ballsbins.batch_files.dictionaries import Dictionaries, stored_schema
 from ballsbins.batch_files.format import Manifest
 from ballsbins.batch_files.row_order import Arranged
 from ballsbins.batch_files.store import Location, located
@@ -45,9 +46,14 @@ class Job:
     rows_per_group: int
     compression: str
     dictionary_encoded: list[str]
+    dictionaries: str = (
+        ""  # the name of a file in the directory: its values are data, and options are seen in logs
+    )
 
     @staticmethod
-    def of(directory: Location, scratch: Path, manifest: Manifest, plan: BuildPlan) -> Job:
+    def of(
+        directory: Location, scratch: Path, manifest: Manifest, plan: BuildPlan, dictionaries: str = ""
+    ) -> Job:
         """A job that leaves its parts in `directory`, and word of them in `scratch`, on the driver's machine."""
         return Job(
             directory.everywhere,
@@ -57,6 +63,7 @@ class Job:
             plan.rows_per_group,
             plan.compression,
             plan.dictionary_encoded,
+            dictionaries,
         )
 
     def to_option(self) -> str:
@@ -139,10 +146,12 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
     manifest, columns = job.epoch, job.columns
     begin = part * manifest.batches_per_file
     count = min(manifest.batches_per_file, manifest.steps - begin)
-    rows = _Counted(chunks)
+    rows, here = _Counted(chunks), located(job.directory)
+    content = (here / job.dictionaries).read_bytes() if job.dictionaries else b""
+    dictionaries = Dictionaries.from_stream(content)
     parts = PartsWriter(
-        located(job.directory),
-        columns,
+        here,
+        stored_schema(columns, list(dictionaries.types)),
         manifest,
         rows_per_group=job.rows_per_group,
         compression=job.compression,
@@ -151,7 +160,8 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
     )
     try:
         for arranged in _arranged(manifest, columns, begin, count, rows):
-            parts.write(replace(arranged, first_step=begin + arranged.first_step))
+            table = dictionaries.encode(arranged.table)
+            parts.write(replace(arranged, first_step=begin + arranged.first_step, table=table))
     except UnfitRowsError as unfit:
         return Written(part, "", [], rows.count, problem=str(unfit))
     finally:
