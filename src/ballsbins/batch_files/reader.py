@@ -122,11 +122,14 @@ class BatchFiles:
         return read_batches(*self._request(epoch, start, rank, ranks, columns))
 
     def dictionary(self, column: str, epoch: int = 0) -> pa.Array:
-        """Return the values that the codes of a dictionary column stand for: code c is the c-th.
+        """Say what the codes of a dictionary column stand for.
 
         Args:
             column: the name of the column.
             epoch: an epoch that is there. All epochs of a run have the same dictionaries.
+
+        Returns:
+            The values: that of code c is the c-th.
 
         Raises:
             InvalidInputError: the column is not one with a dictionary.
