@@ -3,7 +3,12 @@
     python benchmarks/engines.py [--small]
 
 Every job runs in a process of its own. CPU time is that of the process, user and system; memory is the peak of its
-resident set. Columns are like those of the Criteo data: a label, 13 numbers and 26 categories.
+resident set. Columns are like those of the Criteo data: a label, 13 numbers and 26 categories. Ratios of builds are
+to the plain copy; that of two workers is to one, by the clock, and means something on an idle machine only.
+
+DuckDB and polars put the same rows in a random order, DuckDB within the same memory limit. What they do not give:
+batches that follow from a key and can be drawn again, where batches begin, truncation and padding, several epochs,
+checksums, an epoch that is whole or not there, and, for polars, a memory limit.
 """
 
 import argparse
@@ -57,7 +62,7 @@ def plain_copy(source, target):
     return rows
 
 
-def engine(source, target):
+def engine(source, target, workers=1):
     from ballsbins import BallsAndBins, Key
     from ballsbins.batch_files.build import build
     from ballsbins.batch_files.build_plan import plan_build
@@ -65,9 +70,43 @@ def engine(source, target):
     from ballsbins.batch_files.sort import Memory
 
     made = plan_build(
-        open_inputs([source]), lambda n: BallsAndBins(-(-n // BATCH_SIZE)), memory=Memory(MEMORY)
+        open_inputs([source]),
+        lambda n: BallsAndBins(-(-n // BATCH_SIZE)),
+        memory=Memory(MEMORY),
+        workers=workers,
     )
     return build(made, target, Key.from_seed(1)).num_examples
+
+
+def two_workers(source, target):
+    return engine(source, target, 2)
+
+
+def duckdb_sort(source, target):
+    """ORDER BY a hash of the position: one order, without a key, batches, offsets, checksums or padding."""
+    import duckdb
+
+    target.mkdir()
+    with duckdb.connect(config={"memory_limit": f"{MEMORY // 10**6}MB", "threads": 1}) as database:
+        database.execute(f"SET temp_directory = '{target / 'temporary'}'")
+        database.execute(
+            f"COPY (SELECT * EXCLUDE (file_row_number, filename) FROM read_parquet('{source}/*.parquet', "
+            "file_row_number = true, filename = true) ORDER BY hash(filename, file_row_number)) "
+            f"TO '{target / 'all.parquet'}' (FORMAT parquet, COMPRESSION snappy)"
+        )
+        found = database.execute(f"SELECT count(*) FROM '{target / 'all.parquet'}'").fetchone()
+    return found[0]
+
+
+def polars_sort(source, target):
+    """Sort by a hash of the position and sink: it has no memory limit, and gives what DuckDB gives."""
+    import polars
+
+    target.mkdir()
+    rows = polars.scan_parquet(source / "*.parquet").with_row_index("position")
+    mixed = rows.with_columns(polars.col("position").hash(1)).sort("position").drop("position")
+    mixed.sink_parquet(target / "all.parquet", compression="snappy", statistics=False)
+    return polars.scan_parquet(target / "all.parquet").select(polars.len()).collect().item()
 
 
 def plain_read(source, _):
@@ -75,7 +114,7 @@ def plain_read(source, _):
     import pyarrow.parquet as pq
 
     rows = 0
-    for path in sorted((source / "epoch-000000").glob("*.parquet")):
+    for path in sorted((source / "epoch-000000").glob("part-*.parquet")):
         file = pq.ParquetFile(path, memory_map=True)
         for group in range(file.num_row_groups):
             rows += file.read_row_group(group, use_threads=False).num_rows
@@ -88,7 +127,8 @@ def batch_read(source, _):
     return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0))
 
 
-JOBS = {job.__name__: job for job in (plain_copy, engine, plain_read, batch_read)}
+PEERS = (duckdb_sort, polars_sort)
+JOBS = {job.__name__: job for job in (plain_copy, engine, two_workers, *PEERS, plain_read, batch_read)}
 
 
 def peak_bytes():
@@ -130,6 +170,10 @@ def measure(rows, folder, repeats):
     make(source, rows)
     plain = run("plain_copy", source, copy)
     shutil.rmtree(copy)
+    others = {}
+    for job in (*PEERS, two_workers):
+        others[job.__name__] = run(job.__name__, source, copy)
+        shutil.rmtree(copy)
     built = run("engine", source, out)
     reads = [(run("plain_read", out, out), run("batch_read", out, out)) for _ in range(repeats)]
     read, batches = (best([pair[side] for pair in reads]) for side in (0, 1))
@@ -137,7 +181,7 @@ def measure(rows, folder, repeats):
     sizes = tree_bytes(source), tree_bytes(out)
     shutil.rmtree(source)
     shutil.rmtree(out)
-    return {"plain": plain, "built": built, "read": read, "batches": batches, "sizes": sizes}
+    return {"plain": plain, "built": built, "read": read, "batches": batches, "sizes": sizes, **others}
 
 
 def main():
@@ -158,11 +202,19 @@ def main():
         growth.append((rows, built))
         table = [
             ("plain read and write", plain, None, ""),
-            ("ballsbins build, CPU", built, built["cpu"] / plain["cpu"], "≤ 3"),
+            ("ballsbins build, CPU", built, built["cpu"] / plain["cpu"], "≤ 1.5"),
             ("  peak memory / limit", built, built["peak"] / MEMORY, "< 1"),
+            (
+                "  two workers, wall",
+                found["two_workers"],
+                built["wall"] / found["two_workers"]["wall"],
+                "≥ 1.6",
+            ),
+            ("DuckDB, ORDER BY hash", found["duckdb_sort"], found["duckdb_sort"]["cpu"] / plain["cpu"], ""),
+            ("polars, sort and sink", found["polars_sort"], found["polars_sort"]["cpu"] / plain["cpu"], ""),
             ("plain sequential read", read, None, ""),
-            ("batches, rows a CPU second", batches, read["cpu"] / batches["cpu"], "≥ 0.8"),
-            ("batches, rows a second", batches, read["wall"] / batches["wall"], "≥ 0.8"),
+            ("batches, rows a CPU second", batches, read["cpu"] / batches["cpu"], "≥ 0.95"),
+            ("batches, rows a second", batches, read["wall"] / batches["wall"], "≥ 0.95"),
         ]
         for name, took, ratio, bound in table:
             shown = "" if ratio is None else f"{ratio:.2f}"
