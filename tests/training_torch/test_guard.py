@@ -311,8 +311,8 @@ def test_bad_input_is_named():
         call(dataset=TensorDataset(torch.ones(19, 2)))
     with pytest.raises(InvalidInputError, match="Stream"):
         call(dataset=Stream())
-    with pytest.raises(InvalidInputError, match="grad_sample_mode is 'ew'"):
-        call(grad_sample_mode="ew")
+    with pytest.raises(InvalidInputError, match="grad_sample_mode is 'none'"):
+        call(grad_sample_mode="none")
     with pytest.raises(InvalidInputError, match="criterion is None"):
         call(grad_sample_mode="ghost")
     for bad in (0.0, -1.0, float("nan"), float("inf"), "1"):

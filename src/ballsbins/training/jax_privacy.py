@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any
@@ -47,6 +47,7 @@ PLACES = ("jax_privacy.execution_plan", "jax_privacy.experimental.execution_plan
 try:
     import jax
     import optax
+    from dp_accounting import NeighboringRelation
     from jax.experimental import io_callback
     from jax_privacy import batch_selection, clipping
 except ImportError as missing:
@@ -174,12 +175,18 @@ def execution_plan(
             advice = "The noise is for gradients clipped to clip_norm: leave out rescale_to_unit_norm."
             bound = f"at most clip_norm / (n/T) = {clip / expected:g}"
             raise InvalidInputError("the sensitivity of this gradient", made.l2_norm_bound, bound, advice)
-        return made if batches.size is None else replace(made, fun=_told_of_padding(made.fun))
+        if batches.size is None:
+            return made
+        function = fields(made)[0].name  # versions call it by different names
+        return replace(made, **{function: _told_of_padding(getattr(made, function))})
 
     noise = _exact_noise(
         mechanism, clip, expected, min(count, Grid.most_rows(mechanism.noise_multiplier)), batches
     )
-    return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism))
+    # Later versions name the adjacency: ours is zero-out, which dp_accounting calls REPLACE_SPECIAL.
+    named = {each.name for each in fields(DPExecutionPlan)} & {"neighboring_relation"}
+    rest = dict.fromkeys(named, NeighboringRelation.REPLACE_SPECIAL)
+    return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism), **rest)
 
 
 def plan_card(

@@ -73,28 +73,40 @@ _COLUMNS = 4096  # of a sum at a time: its int64 totals stay in the processor's 
 _PIECE = 1 << 19  # values at a time, in float64, without numba
 
 
-def clipped_sum(samples: Sequence[torch.Tensor], grid: Grid) -> list[torch.Tensor] | None:
+def clipped_sum(
+    samples: Sequence[torch.Tensor], grid: Grid, limits: Sequence[float] | None = None
+) -> list[torch.Tensor] | None:
     """Sum the clipped gradients of all rows, in units of the grid.
 
     Args:
         samples: for every parameter the gradients of all examples, [rows, *shape of the parameter].
         grid: of the run.
+        limits: norms to which parameters are clipped, each by itself; `grid.clip_norm` is the root of the sum of
+            their squares. Without them all parameters together are clipped to `grid.clip_norm`.
 
     Returns:
         For every parameter its sum: integers, as float64. None if the norm of a row is not finite.
     """
     flat = [_rows(sample) for sample in samples]
-    squares = torch.zeros(len(flat[0]), dtype=torch.float64)
-    for sample in flat:
-        squares += row_squares(sample).cpu()
+    squares = torch.stack([row_squares(sample).cpu() for sample in flat])
     if not bool(torch.isfinite(squares).all()):
         return None
-    norms = squares.sqrt()
-    factors = torch.where(norms > grid.clip_limit, grid.clip_limit / norms, 1.0) / grid.unit
+    if limits is None:
+        each = [_factors(squares.sum(dim=0), grid.clip_limit)] * len(flat)
+    else:
+        each = [
+            _factors(row, limit * (grid.clip_limit / grid.clip_norm))
+            for row, limit in zip(squares, limits, strict=True)
+        ]
     return [
-        _rounded_sum(values, factors).view(sample.shape[1:])
-        for values, sample in zip(flat, samples, strict=True)
+        _rounded_sum(values, factors / grid.unit).view(sample.shape[1:])
+        for values, sample, factors in zip(flat, samples, each, strict=True)
     ]
+
+
+def _factors(squares: torch.Tensor, limit: float) -> torch.Tensor:
+    norms = squares.sqrt()
+    return torch.where(norms > limit, limit / norms, 1.0)
 
 
 def _rows(sample: torch.Tensor) -> torch.Tensor:

@@ -82,6 +82,7 @@ class _Guarded:
     run: GuardedRun
     grid: Grid
     noise: NoiseAhead
+    limits: list[float] | None  # norms to clip parameters to, if each is clipped by itself
     module: Any  # the model as Opacus wraps it
     rows: int  # of per-example gradients that were clipped and summed for the next step
     finite: bool  # whether they all were
@@ -104,7 +105,7 @@ class _Guarded:
             _check_processed_flag(parameter.grad_sample)
             _mark_as_processed(parameter.grad_sample)
         self.rows += len(samples[0])
-        self._add(clipped_sum(samples, self.grid) or [None] * len(parameters))
+        self._add(clipped_sum(samples, self.grid, self.limits) or [None] * len(parameters))
 
     def accumulate(self) -> None:
         """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
@@ -318,6 +319,6 @@ def guard(optimizer: Any, module: Any, run: GuardedRun, grid: Grid, passes: Trai
     optimizer.__class__ = _classes[kind]
     optimizer.run, optimizer.module, optimizer.passes = run, module, passes
     optimizer.grid, optimizer.noise = grid, NoiseAhead()
-    optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
+    optimizer.rows, optimizer.finite, optimizer.clipped, optimizer.limits = 0, True, None, None
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank

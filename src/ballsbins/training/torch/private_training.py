@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.validators.errors import UnsupportedModuleError
 from torch import nn, optim
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
@@ -25,14 +27,14 @@ from ballsbins.training.torch.accountant import NAME, BallsBinsAccountant
 from ballsbins.training.torch.clipped_sums import EXCESS
 from ballsbins.training.torch.example_check import WatchedLoss
 from ballsbins.training.torch.ghost_clipping import CheckedLoss, use_precise_norms
-from ballsbins.training.torch.guarded_run import GuardedRun
+from ballsbins.training.torch.guarded_run import SKIPPED, GuardedRun
 from ballsbins.training.torch.ledger import ACCOUNTED, UNPUBLISHED, Ledger
 from ballsbins.training.torch.loader import BallsBinsLoader
 from ballsbins.training.torch.machine_check import check_torch
 from ballsbins.training.torch.noise_binding import Replay
 from ballsbins.training.torch.optimizer import guard, require_precise, watch_layers
 
-MODES = ("hooks", "ghost")
+MODES = ("hooks", "functorch", "ew", "ghost")  # but for the last all have the gradient of every example
 
 
 def make_private(
@@ -41,10 +43,11 @@ def make_private(
     optimizer: optim.Optimizer,
     dataset: Dataset[Any],
     *,
-    max_grad_norm: float,
+    max_grad_norm: float | Sequence[float],
     key: Key | bytes | int,
     criterion: Any = None,
     grad_sample_mode: str = "hooks",
+    batch_first: bool = True,
     loss_reduction: str = "mean",
     engine: PrivacyEngine | None = None,
     data_fingerprint: str | None = None,
@@ -65,12 +68,15 @@ def make_private(
         model: float32 or float64 parameters.
         optimizer: over the parameters of the model.
         dataset: with a length and examples by index.
-        max_grad_norm: C, the norm to clip to, above 0.
+        max_grad_norm: C, the norm to clip to, above 0. A sequence, one norm for each parameter that the optimizer
+            trains, clips per layer: C is then the root of the sum of their squares.
         key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
             experiments.
         criterion: the loss. With "ghost" it is required; with "hooks" it is checked: other examples must not change
             what it sends back to one.
-        grad_sample_mode: "hooks", which covers floating point, or "ghost", which does not and needs less memory.
+        grad_sample_mode: "hooks", "functorch" and "ew", which cover floating point, or "ghost", which does not and
+            needs less memory.
+        batch_first: False if examples are along the second dimension of what the model gets, as in (time, batch).
         loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
         engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
         data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
@@ -108,23 +114,21 @@ def make_private(
     require_right_noise()
     _check_fingerprint(data_fingerprint)
     _check_lost_steps(lost_steps, ledger)
-    clip_norm = _check.real(
-        "max_grad_norm", max_grad_norm, 0.0, open_left=True, advice="It is the norm to clip gradients to."
-    )
     num_examples = _size(dataset, mechanism)
     accountant, engine = _accountant(engine)
     rank, world_size = _ranks(model)
     workers = int(loader_options.get("num_workers", 0))
     ahead = (loader_options.get("prefetch_factor") or 2) * workers + 1
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    trained = [parameter for parameter in trained if parameter.requires_grad]
+    require_precise(trained)
+    clip_norm, limits = _clip_norms(max_grad_norm, len(trained), grad_sample_mode)
     run = GuardedRun(
         mechanism, num_examples, as_key(key), clip_norm, rank=rank, world_size=world_size, lookahead=ahead
     )
     run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    trained = [parameter for parameter in trained if parameter.requires_grad]
-    require_precise(trained)
     run.grid = grid = _grid(run, sum(parameter.numel() for parameter in trained), grad_sample_mode)
-    if grad_sample_mode == "hooks":
+    if grad_sample_mode != "ghost":
         run.machine = check_torch(_device(trained), round(run.expected_batch_size), _dense_layers(model))
         if not run.machine.row_local and not allow_uncovered:
             raise RunError(
@@ -133,7 +137,7 @@ def make_private(
             )
     _require_one_run(run, loss_reduction, data_fingerprint)
     if data_fingerprint is not None:
-        run.replay = _replay(run, model, data_fingerprint, grad_sample_mode, loss_reduction)
+        run.replay = _replay(run, model, data_fingerprint, grad_sample_mode, loss_reduction, limits)
     if ledger is not None and rank == 0:
         run.ledger = Ledger(ledger, run.key.commitment(), mechanism, lost_steps)
     passes = watch_layers(model)
@@ -150,6 +154,7 @@ def make_private(
             loss_reduction=loss_reduction,
             poisson_sampling=False,  # leaves the loader as it is; the batches are ours
             grad_sample_mode=grad_sample_mode,
+            batch_first=batch_first,
         )
     except UnsupportedModuleError as error:
         raise InvalidInputError(
@@ -159,9 +164,11 @@ def make_private(
             f"Opacus says: {error} ModuleValidator.fix(model) replaces what it can, before the optimizer is made.",
         ) from error
     private_model, private_optimizer = made[0], made[1]
-    private_model.forbid_grad_accumulation()
     private_optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=run.sample_rate))
     guard(private_optimizer, private_model, run, grid, passes)
+    private_optimizer.limits = limits
+    if grad_sample_mode == "ew":
+        private_model.register_forward_pre_hook(_refuse_accumulation)
     if grad_sample_mode == "ghost":
         made[2].__class__ = CheckedLoss
         use_precise_norms(private_model)
@@ -178,9 +185,34 @@ def _grid(run: GuardedRun, count: int, mode: str) -> Grid:
     # Larger batches have a probability below e⁻⁴⁰ (Bernstein); each step is checked all the same.
     likely = min(run.num_examples, math.ceil(mean + 10.0 * math.sqrt(mean) + 40.0))
     rows = limit or max(likely, min(run.num_examples, Grid.most_rows(noise)))
-    if mode == "hooks":  # every example is rounded by itself
+    if mode != "ghost":  # every example is rounded by itself
         return Grid(noise, run.clip_norm, rows, EXCESS, 0, count)
     return Grid(noise, run.clip_norm, rows, 0.0, count)
+
+
+def _refuse_accumulation(model: nn.Module, inputs: Any) -> None:
+    """Say it before expanded weights do, whose error prints parameters."""
+    del inputs
+    waiting = any(getattr(parameter, "grad_sample", None) is not None for parameter in model.parameters())
+    if waiting and model.training and torch.is_grad_enabled():
+        raise RunError(f"The model was called again before the step of its batch was taken. {SKIPPED}")
+
+
+def _clip_norms(given: Any, parameters: int, mode: str) -> tuple[float, list[float] | None]:
+    """C, and the norms of the parameters if each is clipped by itself."""
+    advice = "It is the norm to clip gradients to."
+    if not isinstance(given, Sequence):
+        return _check.real("max_grad_norm", given, 0.0, open_left=True, advice=advice), None
+    limits = [_check.real("max_grad_norm", each, 0.0, open_left=True, advice=advice) for each in given]
+    if mode == "ghost":
+        advice = (
+            "Ghost clipping has one factor for an example: give one norm, or use grad_sample_mode='hooks'."
+        )
+        raise InvalidInputError("max_grad_norm", limits, "one number for grad_sample_mode='ghost'", advice)
+    if len(limits) != parameters:
+        advice = "Give one norm for each parameter that the optimizer trains, in its order."
+        raise InvalidInputError("the number of norms in max_grad_norm", len(limits), f"{parameters}", advice)
+    return math.hypot(*limits), limits
 
 
 def _device(parameters: list[Any]) -> str:
@@ -193,13 +225,20 @@ def _dense_layers(model: nn.Module) -> frozenset[tuple[int, int]]:
     )
 
 
-def _replay(run: GuardedRun, model: nn.Module, fingerprint: str, mode: str, loss_reduction: str) -> Replay:
+def _replay(
+    run: GuardedRun,
+    model: nn.Module,
+    fingerprint: str,
+    mode: str,
+    loss_reduction: str,
+    limits: list[float] | None,
+) -> Replay:
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     fixed = [value for value in (*model.parameters(), *model.buffers()) if id(value) not in trained]
     plan = {
         "sampler": run.mechanism.sampler.to_dict(),
         "noise_multiplier": run.mechanism.noise_multiplier,
-        "max_grad_norm": run.clip_norm,
+        "max_grad_norm": run.clip_norm if limits is None else limits,
         "num_examples": run.num_examples,
         "mode": mode,
         "loss_reduction": loss_reduction,
@@ -312,6 +351,15 @@ def _ranks(model: nn.Module) -> tuple[int, int]:
     """Give the rank of this process and the number of ranks, if the model is wrapped for several."""
     initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
     world_size = torch.distributed.get_world_size() if initialised else 1
+    if isinstance(model, (FSDPModule, FullyShardedDataParallel)):
+        raise InvalidInputError(
+            "model",
+            type(model).__name__,
+            "not sharded",
+            "FSDP gives every process a share of each parameter, and no process the whole gradient of an example: "
+            "its norm, the sums and the noise would have to be put together from shares, which is not written. "
+            "Wrap the model in opacus.distributed.DifferentiallyPrivateDistributedDataParallel.",
+        )
     if isinstance(model, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)):
         return torch.distributed.get_rank(), world_size
     if world_size > 1:
