@@ -197,8 +197,9 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
         """Clip by norms of this very pass that cover all of the gradient."""
         each, module = self.loss_per_sample, self.module
         if each.dim() != 1:
-            raise RunError(
-                f"The criterion gives losses of shape {tuple(each.shape)}, but must give one for each example: "
+            shape = ", ".join(["batch", *map(str, each.shape[1:])]) if each.dim() else ""
+            raise RunError(  # the size of the batch is secret
+                f"The criterion gives losses of shape ({shape}), but must give one for each example: "
                 "Opacus would multiply every loss with the clipping factors of all examples. For logits of one "
                 "column use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
             )
