@@ -100,10 +100,10 @@ def train(
     ] = "598,598,598",
     key_file: KeyFileOption = None,
     batch_files: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--batches",
-            help="Read batches that ballsbins build wrote; they decide the sampler.",
+            help="Read batches that ballsbins build wrote, also at s3://…; they decide the sampler.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -272,7 +272,7 @@ def _noise(
     return sigma, drawn
 
 
-def _open(directory: Path) -> BatchFiles:
+def _open(directory: str) -> BatchFiles:
     from ballsbins.batch_files import BatchFiles
 
     return BatchFiles.open(directory)
