@@ -157,7 +157,7 @@ def test_what_cannot_be_right_is_refused(monkeypatch):
         ("clipping", "per_layer", "max_grad_norm as a list"),
         ("clipping", "adaptive", "costs privacy"),
         ("poisson_sampling", True, "Mechanism"),
-        ("target_epsilon", 8.0, "calibrate"),
+        ("target_epsilon", 8.0, "epsilon=…, delta=…, epochs=…"),
         ("secure_mode", True, "follow from the key"),
     ],
 )

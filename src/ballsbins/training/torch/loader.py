@@ -47,9 +47,8 @@ OPACUS = {
     "adapts to the data costs privacy of its own, which is not accounted for.",
     "poisson_sampling": "The mechanism names the sampler: Mechanism(Poisson(steps=…), …) samples so.",
     "noise_multiplier": "It is the mechanism's: Mechanism(sampler, noise_multiplier=…).",
-    "target_epsilon": "calibrate(sampler, epsilon=…, delta=…, epochs=…) finds the mechanism for it.",
-    "target_delta": "calibrate(sampler, epsilon=…, delta=…, epochs=…) finds the mechanism for it.",
-    "epochs": "They are the mechanism's: Mechanism(sampler, noise_multiplier=…, epochs=…).",
+    "target_epsilon": "make_private(sampler, …, epsilon=…, delta=…, epochs=…) finds the noise for it.",
+    "target_delta": "make_private(sampler, …, epsilon=…, delta=…, epochs=…) finds the noise for it.",
     "noise_generator": _KEY,
     "secure_mode": _KEY,
 }

@@ -15,13 +15,14 @@ from opacus.validators.errors import UnsupportedModuleError
 from torch import nn, optim
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from ballsbins import _check
+from ballsbins.calibration import calibrate
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.mechanism import Mechanism
+from ballsbins.mechanism import Mechanism, check_run
 from ballsbins.noise.draw import require_right_noise
-from ballsbins.samplers import Key, as_key
+from ballsbins.samplers import Key, Sampler, as_key
 from ballsbins.training.grid import Grid
 from ballsbins.training.torch.accountant import NAME, BallsBinsAccountant
 from ballsbins.training.torch.clipped_sums import EXCESS
@@ -38,13 +39,16 @@ MODES = ("hooks", "functorch", "ew", "ghost")  # but for the last all have the g
 
 
 def make_private(
-    mechanism: Mechanism,
+    mechanism: Mechanism | Sampler,
     model: nn.Module,
     optimizer: optim.Optimizer,
     dataset: Dataset[Any],
     *,
     max_grad_norm: float | Sequence[float],
     key: Key | bytes | int,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    epochs: int | None = None,
     criterion: Any = None,
     grad_sample_mode: str = "hooks",
     batch_first: bool = True,
@@ -64,7 +68,8 @@ def make_private(
     is wrapped for distributed training, every rank gets its share of every batch.
 
     Args:
-        mechanism: sampler, noise multiplier and epochs.
+        mechanism: sampler, noise multiplier and epochs; or a sampler alone, such as `BallsAndBins.for_batch_size`
+            gives, and with `epsilon`, `delta` and `epochs` the least noise for that target.
         model: float32 or float64 parameters.
         optimizer: over the parameters of the model.
         dataset: with a length and examples by index.
@@ -72,6 +77,9 @@ def make_private(
             trains, clips per layer: C is then the root of the sum of their squares.
         key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
             experiments.
+        epsilon: the ε to stay within, if a sampler is given.
+        delta: the δ at which ε is meant, if a sampler is given.
+        epochs: how often the data is passed, if a sampler is given; 1 if left out.
         criterion: the loss. With "ghost" it is required; with "hooks" it is checked: other examples must not change
             what it sends back to one.
         grad_sample_mode: "hooks", "functorch" and "ew", which cover floating point, or "ghost", which does not and
@@ -110,6 +118,7 @@ def make_private(
         >>> loader.as_run() == mechanism
         True
     """
+    mechanism = _planned(mechanism, epsilon, delta, epochs)
     _check_mode(grad_sample_mode, criterion)
     require_right_noise()
     _check_fingerprint(data_fingerprint)
@@ -281,8 +290,31 @@ def _check_mode(mode: str, criterion: Any) -> None:
         )
 
 
+def _planned(given: Any, epsilon: float | None, delta: float | None, epochs: int | None) -> Mechanism:
+    """The Mechanism that is given, or the one with the least noise for a sampler and a target."""
+    if isinstance(given, Sampler):
+        if epsilon is not None and delta is not None:
+            return calibrate(given, epsilon=epsilon, delta=delta, epochs=1 if epochs is None else epochs)
+        advice = "Give epsilon, delta and epochs with a sampler, or a Mechanism."
+        raise InvalidInputError(
+            "epsilon" if epsilon is None else "delta", None, "given with a sampler", advice
+        )
+    check_run("mechanism", given)
+    for name, value in (("epsilon", epsilon), ("delta", delta), ("epochs", epochs)):
+        if value is not None:
+            advice = "A Mechanism has its noise and its epochs: leave it out, or give the sampler alone."
+            raise InvalidInputError(name, value, "left out with a Mechanism", advice)
+    return given  # type: ignore[no-any-return]
+
+
 def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
     """The number of examples, which must be known and at least one a step."""
+    if isinstance(dataset, DataLoader):
+        advice = (
+            "Give loader.dataset: the mechanism draws the batches. For batches of its size make the sampler with "
+            f"BallsAndBins.for_batch_size(len(loader.dataset), {dataset.batch_size})."
+        )
+        raise InvalidInputError("dataset", "a DataLoader", "a data set", advice)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise InvalidInputError(
             "dataset",
