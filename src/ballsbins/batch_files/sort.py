@@ -33,7 +33,7 @@ _LEAST = 300 * 10**6
 _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any data
 # More is not used: a third of it, the largest bucket, is the most text that one array can hold.
 _MOST = 6 * 10**9
-_LEAST_OF_WORKER = 60 * 10**6  # data that a worker needs to work on pieces of a good size
+_LEAST_OF_WORKER = 120 * 10**6  # data that a worker needs to work on pieces of a good size
 _PIECE_BYTES = 2**17  # pieces of a file that are worth writing by themselves
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
