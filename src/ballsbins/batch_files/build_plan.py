@@ -99,11 +99,12 @@ class BuildPlan:
             together: how many of them are built from one pass over the input.
         """
         at_once = min(epochs, together)
-        in_work = self.memory.bucket_bytes if self.scratch_bytes > self.memory.bucket_bytes else 0
+        # a temporary file stays until what is made of it is written
+        in_work = int(self.output_bytes * min(1.0, self.workers / len(self.ranges())))
         most = 0
         for first in range(0, epochs, at_once):
             built = min(at_once, epochs - first)
-            scattered = built * self.scratch_bytes + min(in_work, self.output_bytes)
+            scattered = built * self.scratch_bytes + in_work
             most = max(most, first * self.output_bytes + scattered, (first + built) * self.output_bytes)
         return int(most * (1 + _MORE_DISK))
 
