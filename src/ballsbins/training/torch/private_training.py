@@ -258,12 +258,9 @@ def _replay(
 
 def _check_fingerprint(fingerprint: Any) -> None:
     if fingerprint is not None and (not isinstance(fingerprint, str) or not fingerprint):
-        raise InvalidInputError(
-            "data_fingerprint",
-            fingerprint if isinstance(fingerprint, str) else type(fingerprint).__name__,
-            "a text that is not empty",
-            "Compute it from the data that the data set gives, for example with hashlib.",
-        )
+        shown = fingerprint if isinstance(fingerprint, str) else type(fingerprint).__name__
+        advice = "Compute it from the data that the data set gives, for example with hashlib."
+        raise InvalidInputError("data_fingerprint", shown, "a text that is not empty", advice)
 
 
 def _check_lost_steps(lost_steps: str | None, ledger: Any) -> None:
@@ -282,12 +279,8 @@ def _check_mode(mode: str, criterion: Any) -> None:
             "grad_sample_mode", mode, " or ".join(map(repr, MODES)), "Choose one of these."
         )
     if mode == "ghost" and criterion is None:
-        raise InvalidInputError(
-            "criterion",
-            None,
-            "given for grad_sample_mode='ghost'",
-            "Ghost clipping goes through the loss: name it.",
-        )
+        advice = "Ghost clipping goes through the loss: name it."
+        raise InvalidInputError("criterion", None, "given for grad_sample_mode='ghost'", advice)
 
 
 def _planned(given: Any, epsilon: float | None, delta: float | None, epochs: int | None) -> Mechanism:
@@ -316,12 +309,9 @@ def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
         )
         raise InvalidInputError("dataset", "a DataLoader", "a data set", advice)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise InvalidInputError(
-            "dataset",
-            type(dataset).__name__,
-            "one with a length and examples by index",
-            "Batches name examples by their index, so a data set that only iterates cannot be batched.",
-        )
+        advice = "Batches name examples by their index, so a data set that only iterates cannot be batched."
+        bound = "one with a length and examples by index"
+        raise InvalidInputError("dataset", type(dataset).__name__, bound, advice)
     return _check.integer(
         "the number of examples in the data set",
         len(dataset),
