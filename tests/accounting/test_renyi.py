@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
+from ballsbins import BallsAndBins, Mechanism
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.one_epoch.renyi import (
@@ -98,4 +99,4 @@ def test_epochs_add_up():
 @pytest.mark.parametrize("order", [1.0, 0.5, float("nan"), 5000.0])
 def test_bad_orders(order):
     with pytest.raises(InvalidInputError):
-        renyi_divergence(1.0, 10, [order], REMOVE)
+        Mechanism(BallsAndBins(10), 1.0).renyi([order])
