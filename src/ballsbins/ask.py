@@ -119,11 +119,15 @@ def interval(bound: Bound) -> str:
 def if_shuffled(mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None) -> str:
     """What a shuffled loop of the same noise and length has, at one δ or at one ε: said if no sampler was named."""
     run = mechanism.under(Shuffle)
-    what, bound = ("δ", run.delta(epsilon)) if epsilon is not None else ("ε", run.epsilon(delta or 0.5))
+    if epsilon is not None:
+        what, at, bound = "δ", f"at ε = {stated(epsilon)}", run.delta(epsilon)
+    else:
+        assert delta is not None
+        what, at, bound = "ε", f"at δ = {stated(delta)}", run.epsilon(delta)
     lower, upper = float(bound.lower), float(bound.upper)
     close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
     ends = f"{what} ≤ {up(upper)}" if close else f"{what} is at least {down(lower)}, at most {up(upper)}"
-    return f"With DataLoader(shuffle=True) instead, {ends}. If that is how you batch, add --sampler shuffle."
+    return f"With DataLoader(shuffle=True) instead, {ends} {at}. If that is how you batch, add --sampler shuffle."
 
 
 def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:

@@ -43,10 +43,29 @@ def test_who_does_not_name_a_sampler_is_told_of_shuffled_batches(command):
     assert "With DataLoader(shuffle=True) instead," not in named
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("curve", "-s", "0.7", "-T", "50", "--points", "3", "--out", "curve.csv"),
+        ("statement", "-s", "0.7", "-T", "50", "-d", "1e-6"),
+        ("page", "-s", "0.7", "-T", "50", "-d", "1e-6", "--alone", "--out", "page.html"),
+        ("certify", "-s", "0.7", "-T", "50", "-e", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_is_written_is_for_known_batches_too(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = RUN.invoke(app, command)
+    assert done.exception is None, done.exception
+    assert "With DataLoader(shuffle=True) instead," in done.stderr
+    named = RUN.invoke(app, [*command, "--sampler", "balls-and-bins"])
+    assert "DataLoader" not in named.stderr
+
+
 def test_the_shuffled_numbers_are_those_of_the_same_loop():
     bound = Mechanism(Shuffle(235), 1.1, 10).epsilon(1e-6)
     text = said("epsilon", *LOOP, "-d", "1e-6")
-    low, high = re.search(r"ε is at least ([\d.]+), at most ([\d.]+)\. If that", text).groups()
+    low, high = re.search(r"ε is at least ([\d.]+), at most ([\d.]+) at δ = 1e-6\. If that", text).groups()
     assert float(low) <= bound.lower < float(low) * 1.0001
     assert float(high) >= bound.upper > float(high) * 0.9999
 

@@ -130,7 +130,10 @@ def edited(card, **changes):
         (("statement", "-T", 10, "-d", 1e-5), ["--noise-multiplier is None"]),
         (("statement", "-s", 1, "-T", 10, "-d", 2), ["delta is 2.0"]),
         (("statement", "-s", 1, "-T", 10, "-d", 1e-5, "-C", 0), ["--clip-norm is 0.0"]),
-        (("statement", "-s", 1, "-T", 10, "-d", 1e-5, "--last-epoch-steps", 11), ["--last-epoch-steps is 11"]),
+        (
+            ("statement", "-s", 1, "-T", 10, "-d", 1e-5, "--last-epoch-steps", 11),
+            ["--last-epoch-steps is 11"],
+        ),
         (("statement", "--from", "card.json", "-o", "no/where.md"), ["no/where.md", "another path"]),
         (("citation",), ["--noise-multiplier is None"]),
         (("citation", "--from", "card.json", "-s", 1), ["--noise-multiplier is 1.0"]),

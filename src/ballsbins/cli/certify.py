@@ -50,7 +50,10 @@ def certify(
         typer.Option("--check", help="A certificate to check, in place of all other options."),
     ] = None,
 ) -> None:
-    """A proof that δ is what we say. For example: ballsbins certify -s 0.35 -T 1000 -e 10 --json proof.json"""
+    """A proof that δ is what we say.
+
+    For example: ballsbins certify --sampler balls-and-bins -s 0.35 -T 1000 -e 10 --json proof.json
+    """
     load("flint", feature="Proving bounds", extra="certify")
     from ballsbins.proof.certify import certify as prove
 
@@ -65,6 +68,7 @@ def certify(
     made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance)
     out = output.console()
     _show(made)
+    output.tell_if_shuffled(run.sampler, made.mechanism, epsilon=float(made.epsilon))
     if json is not None:
         write_text(json, json_module.dumps(made.to_dict(), indent=1, ensure_ascii=True) + "\n")
         out.print(f"Wrote {json}. Check it with: ballsbins certify --check {json}")

@@ -165,6 +165,7 @@ def curve(
         write_text(out, text.getvalue())
     if out is not None:
         typer.echo(f"Wrote {out}: {describe(mechanism, derived)}")
+    output.tell_if_shuffled(run.sampler, mechanism, epsilon=0.5 * (smallest + largest))
 
 
 def _write_rows(stream: TextIO, grid: np.ndarray, bound: Bound) -> None:

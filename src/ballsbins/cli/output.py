@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ballsbins import ask
 from ballsbins.bound import Bound
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
@@ -55,6 +56,14 @@ def print_run(
     for sentence in warnings:
         if sentence is not None:
             out.print(sentence, style="yellow")
+
+
+def tell_if_shuffled(
+    sampler: object, mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None
+) -> None:
+    """Say on standard error what a shuffled loop would have, if `sampler`, the option, was left out."""
+    if sampler is None:
+        typer.echo(f"ballsbins: {ask.if_shuffled(mechanism, delta=delta, epsilon=epsilon)}", err=True)
 
 
 def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

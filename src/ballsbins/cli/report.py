@@ -156,6 +156,7 @@ def statement(
             advice = "An ε means nothing without its δ; usually below 1 / number of examples."
             raise InvalidInputError("--delta", None, "given, or --from card.json", advice)
         stated_run = Card(run.mechanism(), delta, clip_norm=clip_norm, num_examples=run.examples)
+        output.tell_if_shuffled(run.sampler, stated_run.mechanism, delta=delta)
     return _publish(about.added(stated_run).statement(), form, out)
 
 

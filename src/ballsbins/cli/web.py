@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ballsbins.cli import output
 from ballsbins.cli.options import RUN, RunUnlessCard, Without, refuse_others, with_groups
 from ballsbins.cli.report import CARD_STATES
 from ballsbins.errors import InvalidInputError
@@ -58,7 +59,9 @@ def page(
             raise InvalidInputError(
                 missing, None, "given, or --from card.json", "Describe the run, or name its card."
             )
-        text = pages.page_of_mechanism(run.mechanism(), delta, title, examples=run.examples, alone=alone)
+        mechanism = run.mechanism()
+        text = pages.page_of_mechanism(mechanism, delta, title, examples=run.examples, alone=alone)
+        output.tell_if_shuffled(run.sampler, mechanism, delta=delta)
     write_text(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e3:.0f} kB: open it in any browser, no server or network needed."
