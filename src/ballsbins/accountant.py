@@ -144,7 +144,7 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
     from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
 
     advice = "It is the distance of two losses on the grid of dp_accounting, such as 1e-4."
-    interval = _check.real("interval", interval, 0.0, 1.0, open_left=True, advice=advice)
+    interval = _check.real("interval", interval, 0.0, LARGEST_EPSILON, open_left=True, advice=advice)
     advice = "True rounds losses up, for an upper bound on ε; False rounds them down."
     _check.instance("pessimistic", pessimistic, bool, bound="True or False", advice=advice)
     if log_penalty(mechanism) is not None:

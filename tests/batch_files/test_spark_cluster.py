@@ -135,8 +135,8 @@ def test_a_worker_that_dies_changes_nothing(cluster, inputs, expected, place, tm
         )  # the driver's own package, not an installed one
         at_work = threading.Thread(target=build, args=(session,))
         at_work.start()
-        scratch = tmp_path / "out" / ".building-epoch-000000" / "scratch"
-        while not list(scratch.glob("part-*/*.parquet")) and at_work.is_alive():
+        epoch = tmp_path / "out" / "epoch-000000"
+        while not list(epoch.glob("part-*.parquet")) and at_work.is_alive():
             time.sleep(0.01)
         cluster.kill_worker(1)
         assert at_work.is_alive(), "the worker was to be killed in the middle"

@@ -186,9 +186,9 @@ def test_version_and_help():
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (("epsilon", "-s", 0, "-T", 10, "-d", 1e-6), ["noise_multiplier is 0.0"]),
-        (("epsilon", "-s", -1, "-T", 10, "-d", 1e-6), ["noise_multiplier is -1.0"]),
-        (("epsilon", "-s", "nan", "-T", 10, "-d", 1e-6), ["noise_multiplier is nan"]),
+        (("epsilon", "-s", 0, "-T", 10, "-d", 1e-6), ["--noise-multiplier is 0.0"]),
+        (("epsilon", "-s", -1, "-T", 10, "-d", 1e-6), ["--noise-multiplier is -1.0"]),
+        (("epsilon", "-s", "nan", "-T", 10, "-d", 1e-6), ["--noise-multiplier is nan"]),
         (("epsilon", "-s", 1, "-T", 0, "-d", 1e-6), ["steps is 0"]),
         (("epsilon", "-s", 1, "-T", 10, "-d", 0), ["delta is 0.0", "(0, 1)"]),
         (("epsilon", "-s", 1, "-T", 10, "-d", 1), ["delta is 1.0"]),
@@ -211,7 +211,7 @@ def test_version_and_help():
         (("compare", "-s", 1, "-T", 10), ["--delta"]),
         (("curve", "-s", 1, "-T", 10, "--from", 3, "--to", 2), ["--from is 3.0"]),
         (("curve", "-s", 1, "-T", 10, "-o", "curve.gif"), [".png"]),
-        (("plan", "-n", 0, "-e", 1, "-d", 1e-6), ["num_examples is 0"]),
+        (("plan", "-n", 0, "-e", 1, "-d", 1e-6), ["--examples is 0"]),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path):

@@ -158,7 +158,7 @@ def check(certificate: Certificate) -> str:
     """
     saved = certificate.to_dict()
     try:
-        if certificate.method == "composition":
+        if saved["method"] == "composition":
             _compute_again(certificate)
             return "by computing it again"
         checker.check(saved)
