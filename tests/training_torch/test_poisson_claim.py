@@ -54,7 +54,7 @@ def test_words_say_at_least_and_at_most_and_round_against_us():
     assert "Poisson samples (what was reported) at most 1.95323" in text
     assert "the claim is false: ε is at least 10.99, 5.6 times the claim" in text
     assert "without training again is ε ≤ 11" in text
-    assert "balls-and-bins, for comparison at most 1.94189" in text
+    assert "balls-and-bins, at the same noise at most 1.94189" in text
     assert "zero-out adjacency" in text
 
 
@@ -180,7 +180,7 @@ def test_bad_files_and_histories_are_named(tmp_path):
     assert re.search(r"10 steps per epoch \(from [^)]*\), 1 epoch ", text)
     with pytest.raises(InvalidInputError, match="--epochs is 3, but must be left out"):
         ask(file, "-E", 3)
-    with pytest.raises(InvalidInputError, match="--noise-multiplier is None"):
+    with pytest.raises(InvalidInputError, match="--claimed-epsilon is None, but must be given, or --noise-multiplier"):
         answer("-d", 1e-5, "-T", 5)
 
 
