@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -80,4 +81,5 @@ def serve(
     """A local page with sliders: ε of the four samplers, curves, noise for a target, and the statement."""
     from ballsbins.web import server
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is how it ends, and cuts nothing short
     server.serve(host, port, browser=browser, say=typer.echo)
