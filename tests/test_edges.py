@@ -121,3 +121,13 @@ def test_a_loss_distribution_that_cannot_be_had_names_the_cause_and_a_way_out(me
 
 def test_the_interval_named_does():
     assert Mechanism(BallsAndBins(10), 0.04).pld(interval=2.0).get_epsilon_for_delta(1e-6) > 428.0
+
+
+def test_far_beyond_the_doubles_there_are_bounds_at_once():
+    """δ of two epochs is e^−14261 or less at ε = 300; the bracket took half a minute to say that it is nearly 0."""
+    run = Mechanism(BallsAndBins(50), 0.8, 2)
+    bound = run.log_delta(np.array([60.0, 300.0, 600.0]))
+    assert (np.diff(bound.upper) < 0).all()
+    assert bound.upper[1] < -14_000
+    assert bound.lower[0] > -711
+    assert bound.directions["remove"].lower[2] < bound.upper[2]

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
 _MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
 _DEEP = -800.0  # log δ below which, with that much noise, there are bounds only
+_DEEPEST = (
+    -1600.0
+)  # log δ below which several runs have bounds only: the bracket tells nothing from 0 below e^−1300
 METHODS = ("auto", "renyi", "lower-bound")
 
 
@@ -174,7 +177,7 @@ def _balls_and_bins(mechanism: Mechanism, singles: SingleRuns) -> Curve:
 
     bracket = ComposedCurve([(singles.curve(bins, steps), count) for bins, count in runs])
     exact = ProductCurve(moments, bracket)
-    return OrBounds(exact, Between([one], GaussianCurve(sigma, epochs)))
+    return OrBounds(exact, Between([one], GaussianCurve(sigma, epochs)), deep=_DEEPEST)
 
 
 def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
@@ -224,7 +227,7 @@ def _poisson(mechanism: Mechanism, singles: SingleRuns) -> Curve:
         return [(singles.moments((1, sigma), steps, sketch=sketch), taken)]
 
     exact = ProductCurve(moments, PoissonCurve(sigma, steps, taken))
-    return OrBounds(exact, bounds)
+    return OrBounds(exact, bounds, deep=_DEEPEST)
 
 
 def _shuffle(mechanism: Mechanism, singles: SingleRuns) -> Curve:

@@ -328,7 +328,7 @@ class Fair(Untilted):
 @pytest.mark.slow
 def test_coverage_of_runs_stopped_when_it_suits():
     """Stop as soon as the upper bound is below the truth if ever, else as planned: fails no more often than β."""
-    beta, repetitions, failed = 0.25, 150, 0
+    beta, repetitions, failed = 0.25, 90, 0
     lattice = Lattice(0.0, 1.0, 2)
 
     def greedy(outcomes, over):
