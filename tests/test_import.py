@@ -56,3 +56,11 @@ def test_a_missing_extra_answers_with_the_pip_command():
         _extras.load("no_such_module_of_ours", feature="Drawing pictures", extra="plots")
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, BallsBinsError)
+
+
+def test_the_command_line_starts_without_what_only_answers_need():
+    """A cold `ballsbins --help` should not wait for scipy, nor for any optional part."""
+    program = "import sys, ballsbins.cli; print(*(name.partition('.')[0] for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    late = {"scipy", "dp_accounting", "matplotlib", "pyarrow", "pandas", "torch", "jax", "flint", "numba"}
+    assert not late & set(done.stdout.split())

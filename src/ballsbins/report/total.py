@@ -6,12 +6,8 @@ from collections.abc import Sequence
 
 from ballsbins.errors import InvalidInputError
 from ballsbins.report.card import Card
-from ballsbins.report.check import shared_runs
 from ballsbins.report.numbers import count, describe, stated, too_large_delta, up
-from ballsbins.report.plain_words import in_plain_words
 from ballsbins.report.statement import Item, Section, Statement
-from ballsbins.report.statement_run import at_most
-from ballsbins.total import Total
 
 
 def total_statement(cards: Sequence[tuple[str, Card]], delta: float | None = None) -> Statement:
@@ -36,6 +32,11 @@ def total_statement(cards: Sequence[tuple[str, Card]], delta: float | None = Non
         >>> print(total_statement([("tuning", tuning), ("final", final)]).headline)
         2 runs together are (ε, δ)-differentially private for each training example: ε is at most ... at δ = 1e-6.
     """
+    # these need the accountant, which takes a while to import
+    from ballsbins.report.plain_words import in_plain_words
+    from ballsbins.report.statement_run import at_most
+    from ballsbins.total import Total
+
     chosen, examples = _checked(cards, delta)
     total = Total(card.mechanism for _, card in cards)
     bound = total.epsilon(chosen)
@@ -93,6 +94,8 @@ def _one(card: Card) -> str:
 
 def _checked(cards: Sequence[tuple[str, Card]], delta: float | None) -> tuple[float, int | None]:
     """δ of the total, and the number of examples if it is known; what cannot be of one data set is refused."""
+    from ballsbins.report.check import shared_runs
+
     if not cards:
         raise InvalidInputError("cards", 0, "the cards of one run or more", "Name the cards of all runs.")
     same = shared_runs(cards)
