@@ -109,11 +109,16 @@ def limit_from(text: str) -> MaxBatchSize:
         ) from None
 
 
+def ends_agree(bound: Bound) -> bool:
+    """Whether both ends are one number to six digits."""
+    lower, upper = float(bound.lower), float(bound.upper)
+    return math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
+
+
 def interval(bound: Bound) -> str:
     """An interval, or one number where both ends agree to six digits."""
     lower, upper = float(bound.lower), float(bound.upper)
-    close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
-    return f"≤ {up(upper)}" if close else f"{down(lower)} … {up(upper)}"
+    return f"≤ {up(upper)}" if ends_agree(bound) else f"{down(lower)} … {up(upper)}"
 
 
 def if_shuffled(mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None) -> str:
@@ -124,9 +129,9 @@ def if_shuffled(mechanism: Mechanism, *, delta: float | None = None, epsilon: fl
     else:
         assert delta is not None
         what, at, bound = "ε", f"at δ = {stated(delta)}", run.epsilon(delta)
-    lower, upper = float(bound.lower), float(bound.upper)
-    close = math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
-    ends = f"{what} ≤ {up(upper)}" if close else f"{what} is at least {down(lower)}, at most {up(upper)}"
+    ends = f"{what} is at least {down(float(bound.lower))}, at most {up(float(bound.upper))}"
+    if ends_agree(bound):
+        ends = f"{what} ≤ {up(float(bound.upper))}"
     return f"With DataLoader(shuffle=True) instead, {ends} {at}. If that is how you batch, add --sampler shuffle."
 
 

@@ -46,13 +46,22 @@ def test_belief_is_a_bound_on_simulated_losses():
     x = generator.normal(0.0, sigma, (1_000_000, steps)).astype(np.float32)
     x[:, 0] += 1.0
     losses = np.log(np.mean(np.exp((x - 0.5) / sigma**2), axis=1))
-    assert np.mean(losses > level) <= RARELY + 2e-4
+    assert np.mean(losses > level) <= 1.1 * RARELY
     assert np.mean(losses > level - 1.0) > RARELY  # the bound is not idle: a level lower by 1 is exceeded
 
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0.5, "50 %"), (0.1231, "12.4 %"), (0.99993, "99.993 %"), (0.9999335, "99.9934 %"), (1.0, "100 %")],
+    [
+        (0.5, "50 %"),
+        (0.1231, "12.4 %"),
+        (0.123, "12.3 %"),
+        (0.1230000000001, "12.4 %"),
+        (0.01, "1 %"),
+        (0.99993, "99.993 %"),
+        (0.9999335, "99.9934 %"),
+        (1.0, "100 %"),
+    ],
 )
 def test_percent_is_rounded_up(share, text):
     assert percent(share) == text

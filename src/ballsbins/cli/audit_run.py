@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from ballsbins import ask
 from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
@@ -170,7 +171,7 @@ def _verdict(claim: PoissonClaim) -> str:
 def _range(bound: Bound) -> str:
     """At least … at most, or at most alone where both agree."""
     lower, upper = float(bound.lower), float(bound.upper)
-    if upper - lower <= 2e-6 * upper:
+    if ask.ends_agree(bound):
         return f"at most {up(upper)}"
     return f"at least {down(lower)}, at most {up(upper)}"
 

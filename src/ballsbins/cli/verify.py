@@ -273,7 +273,9 @@ def audit_training(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Does training keep the claim? For example: ballsbins audit-training -s 0.6 -T 50 -d 1e-5
+    """Does training keep the claim?
+
+    For example: ballsbins audit-training --sampler balls-and-bins -s 0.6 -T 50 -d 1e-5
 
     Trains once, with the real batches, sums and noise, on random data and many canaries, and guesses from the noisy
     gradients which canaries were in the run. Ends with exit code 1 if the guesses refute the claim. In Python,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.numbers import count, down, near, stated, up
+from ballsbins.report.numbers import count, down, near, stated
 from ballsbins.total import Total
 
 FALSE_ALARMS = 0.01  # the share of absent examples that the attacker may call present
@@ -22,7 +22,6 @@ _NEARLY_ALL, _LEAST_MISSING = (
     0.99,
     1e-6,
 )  # a share above the first is shown by what is missing, if that is not less
-_ROUNDING = 1e-9  # 0.123 · 1000 is a little more than 123 in doubles
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,8 @@ def percent(share: float) -> str:
     """A share in percent, rounded up: to a tenth, or, near 100 %, to two digits of what is missing of it."""
     missing = 1.0 - share
     if share <= _NEARLY_ALL:
-        return f"{up(math.ceil(1000.0 * share - _ROUNDING) / 10.0, 4)} %"
+        tenths = (1000 * Decimal(repr(share))).to_integral_value(ROUND_CEILING)
+        return f"{(tenths / 10).normalize():f} %"
     if missing < _LEAST_MISSING:
         return "100 %"
     return f"{(100 - 100 * Decimal(down(missing, 2))).normalize():f} %"
