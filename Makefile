@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check format bench audit clean
+.PHONY: run test check format bench docs audit clean
 
 run: $(VENV)/.train
 	@$(BIN)/ballsbins demo
@@ -24,12 +24,16 @@ format: $(VENV)/.test
 bench: $(VENV)/.test .venv-peers/.ready
 	$(BIN)/python benchmarks/run.py
 
+# the documentation as a site that opens from disk: site/index.html
+docs: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 # the double-precision accountant against proved enclosures, at random mechanisms: docs/proof.md
 audit: $(VENV)/.test
 	$(BIN)/python -m ballsbins.proof.audit
 
 clean:
-	rm -rf $(VENV) .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	@python=; for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \

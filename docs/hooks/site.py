@@ -1,0 +1,38 @@
+"""What the site needs beyond Markdown: files from outside of docs/, under addresses inside the site.
+
+The documents link to pictures in experiments/results/ and benchmarks/, and to scripts in examples/, by paths that are
+right in the repository. Here those files become part of the site, and the links follow them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = re.compile(r"\]\(\.\./((?:experiments|benchmarks|examples)/[^)#\s]+|[A-Z]+\.(?:md|cff))(#[^)]*)?\)")
+
+
+def _inside(path: str) -> str:
+    """The address within the site of a file of the repository; text is shown by every browser as plain text."""
+    return f"files/{path}" if path.endswith((".png", ".svg", ".json")) else f"files/{path}.txt"
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Add every file outside of docs/ that a document links to."""
+    wanted = {
+        match[1]
+        for page in files.documentation_pages()
+        for match in OUTSIDE.finditer(Path(page.abs_src_path or "").read_text(encoding="utf-8"))
+    }
+    for path in sorted(wanted):
+        files.append(File.generated(config, _inside(path), abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Let links that leave docs/ lead to the copies within the site."""
+    return OUTSIDE.sub(lambda match: f"]({_inside(match[1])})", markdown)
