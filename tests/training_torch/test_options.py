@@ -59,6 +59,35 @@ def gradients(model, inputs, targets, dimension=0):
     return rows
 
 
+def test_a_call_that_is_written_for_opacus_is_answered_with_ours():
+    model, loader = net(), torch.utils.data.DataLoader(images(), batch_size=6, shuffle=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    theirs = {"module": model, "optimizer": sgd, "data_loader": loader, "max_grad_norm": CLIP}
+    with pytest.raises(InvalidInputError) as by_name:
+        make_private(**theirs, noise_multiplier=1.1)
+    with pytest.raises(InvalidInputError) as by_place:
+        make_private(model, sgd, loader, noise_multiplier=1.1, max_grad_norm=CLIP)
+    with pytest.raises(InvalidInputError) as with_target:
+        make_private(**theirs, target_epsilon=3, target_delta=1e-5, epochs=2)
+    call = "make_private(Mechanism(sampler, noise_multiplier=1.1, epochs=…), model, optimizer, data_loader.dataset, "
+    for said in (by_name, by_place):
+        assert "BallsAndBins.for_batch_size(len(data_loader.dataset), 6)" in str(said.value)
+        assert f"{call}max_grad_norm=0.5, key=" in str(said.value)
+    assert (
+        "make_private(sampler, model, optimizer, data_loader.dataset, epsilon=3, delta=1e-05, epochs=2,"
+        in str(with_target.value)
+    )
+
+
+@pytest.mark.parametrize("name", ["mechanism", "model", "optimizer", "dataset", "max_grad_norm", "key"])
+def test_an_argument_that_is_missing_is_named(name):
+    model = net()
+    whole = {"mechanism": MECHANISM, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    whole |= {"dataset": images(), "max_grad_norm": CLIP, "key": 1}
+    with pytest.raises(InvalidInputError, match=f"^{name} is None, but must be given"):
+        make_private(**{other: value for other, value in whole.items() if other != name})
+
+
 @pytest.mark.parametrize("mode", ["hooks", "functorch", "ew"])
 @pytest.mark.parametrize("limits", [None, [0.1, 0.2, 0.05, 0.3]], ids=["flat", "per layer"])
 def test_sums_are_those_of_clipped_examples(mode, limits):

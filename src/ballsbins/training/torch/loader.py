@@ -40,20 +40,6 @@ class StandInCollate:
 OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_order")
 
 
-_KEY = "Noise and batches follow from the key: leave it out."
-# Options of Opacus' own make_private that are not ours, and what to do in place of them.
-OPACUS = {
-    "clipping": "For clipping per layer give max_grad_norm as a list, one norm for each parameter; a norm that "
-    "adapts to the data costs privacy of its own, which is not accounted for.",
-    "poisson_sampling": "The mechanism names the sampler: Mechanism(Poisson(steps=…), …) samples so.",
-    "noise_multiplier": "It is the mechanism's: Mechanism(sampler, noise_multiplier=…).",
-    "target_epsilon": "make_private(sampler, …, epsilon=…, delta=…, epochs=…) finds the noise for it.",
-    "target_delta": "make_private(sampler, …, epsilon=…, delta=…, epochs=…) finds the noise for it.",
-    "noise_generator": _KEY,
-    "secure_mode": _KEY,
-}
-
-
 class BatchesSampler(Sampler[list[int]]):
     """The batch sampler: gives, at every iteration, the batches from the next step to the end of its epoch.
 
@@ -98,8 +84,6 @@ class BallsBinsLoader(DataLoader[Any]):
         self, dataset: Dataset[Any], run: GuardedRun, accountant: BallsBinsAccountant, **options: Any
     ) -> None:
         """Take the options of a DataLoader, but those that choose batches or their order."""
-        for name in sorted(set(OPACUS) & set(options)):
-            raise InvalidInputError(name, options[name], "left out", OPACUS[name])
         wrong = sorted(set(OURS) & set(options))
         if wrong:
             raise InvalidInputError(

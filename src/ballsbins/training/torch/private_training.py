@@ -33,11 +33,13 @@ from ballsbins.training.torch.ledger import ACCOUNTED, UNPUBLISHED, Ledger
 from ballsbins.training.torch.loader import BallsBinsLoader
 from ballsbins.training.torch.machine_check import check_torch
 from ballsbins.training.torch.noise_binding import Replay
+from ballsbins.training.torch.opacus_calls import answers_opacus_calls
 from ballsbins.training.torch.optimizer import guard, require_precise, watch_layers
 
 MODES = ("hooks", "functorch", "ew", "ghost")  # but for the last all have the gradient of every example
 
 
+@answers_opacus_calls
 def make_private(
     mechanism: Mechanism | Sampler,
     model: nn.Module,
