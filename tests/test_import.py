@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -58,9 +59,46 @@ def test_a_missing_extra_answers_with_the_pip_command():
     assert isinstance(caught.value, BallsBinsError)
 
 
+# What an answer for one epoch can do without, by name: each took a good part of a cold `ballsbins epsilon`.
+NOT_FOR_EPSILON = {
+    "dp_accounting", "matplotlib", "pyarrow", "pandas", "torch", "jax", "flint", "numba", "cryptography", "joblib",
+    "scipy.fft", "scipy.integrate", "scipy.linalg", "scipy.optimize", "scipy.stats", "asyncio", "multiprocessing",
+    "mpmath", "ballsbins.accounting.monte_carlo", "ballsbins.calibration", "ballsbins.plots",
+    *(f"ballsbins.cli.{name}" for name in ("build", "plot", "report", "train", "verify")),
+}  # fmt: skip
+
+
+def run_the_command_line(*words):
+    """The modules that are loaded when a command ends."""
+    return modules_after(f"""
+import contextlib, sys, ballsbins.cli
+sys.argv[1:] = {words!r}
+with contextlib.suppress(SystemExit):
+    ballsbins.cli.main()
+pass""")
+
+
+def test_an_answer_loads_nothing_it_does_not_need():
+    loaded = run_the_command_line("epsilon", "-s", "0.35", "-T", "1000", "-d", "1e-6")
+    assert "ballsbins.accounting.one_epoch.curve" in loaded
+    assert not NOT_FOR_EPSILON & loaded
+
+
+def test_every_command_stands_in_the_table_of_the_command_line():
+    """The table says which file to load for a command; a name that is missing there would load them all."""
+    import typer
+
+    from ballsbins import cli
+
+    for panel in cli.PANELS.values():
+        for name, names in panel.items():
+            app = typer.Typer()
+            import_module(f"ballsbins.cli.{name}").register(app)
+            found = [one.name for one in (*app.registered_groups, *app.registered_commands)]
+            assert sorted(found) == sorted(names), name
+
+
 def test_the_command_line_starts_without_what_only_answers_need():
     """A cold `ballsbins --help` should not wait for scipy, nor for any optional part."""
-    program = "import sys, ballsbins.cli; print(*(name.partition('.')[0] for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     late = {"scipy", "dp_accounting", "matplotlib", "pyarrow", "pandas", "torch", "jax", "flint", "numba"}
-    assert not late & set(done.stdout.split())
+    assert not late & run_the_command_line("--help")

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
 from ballsbins import __version__
-from ballsbins.cli import (
-    audit_run,
-    build,
-    certify,
-    compare,
-    experiments,
-    plot,
-    prepare,
-    privacy,
-    report,
-    train,
-    verify,
-    web,
-)
 from ballsbins.cli.progress import INTERRUPTED, interruptions
 from ballsbins.errors import BallsBinsError, InvalidInputError
 
@@ -55,31 +43,55 @@ class Command(TyperCommand):
             raise InvalidInputError(option, error.value, error.bound, error.advice) from None
 
 
-app = typer.Typer(
-    help="Differentially private training with balls-and-bins batches: exact privacy, calibration, batches.",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-PANELS = {
-    "Privacy of a run": (privacy, compare, plot),
-    "What to publish, and whether to believe it": (report, audit_run, verify, certify),
-    "Training": (train, prepare),
-    "Batches for data that does not fit": (build,),
-    "Pages and experiments": (web, experiments),
+# which file has which commands: asked for one of them, a cold start reads and builds no other
+PANELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Privacy of a run": {
+        "privacy": ("epsilon", "delta", "calibrate", "plan"),
+        "compare": ("compare", "curve"),
+        "plot": ("plot",),
+    },
+    "What to publish, and whether to believe it": {
+        "report": ("statement", "total", "check", "citation"),
+        "audit_run": ("audit-run",),
+        "verify": ("verify", "audit", "audit-training"),
+        "certify": ("certify",),
+    },
+    "Training": {"train": ("train",), "prepare": ("data", "key", "check-machine")},
+    "Batches for data that does not fit": {"build": ("build", "assign")},
+    "Pages and experiments": {"web": ("page", "serve"), "experiments": ("reproduce", "demo")},
 }
-for _title, _modules in PANELS.items():
-    _before = len(app.registered_commands), len(app.registered_groups)
-    for _module in _modules:
-        _module.register(app)
-    for _command in app.registered_commands[_before[0] :]:
-        _command.rich_help_panel, _command.cls = _title, Command
-    for _group in app.registered_groups[_before[1] :]:
-        _group.rich_help_panel = _title
-        for _command in getattr(_group.typer_instance, "registered_commands", ()):
-            _command.cls = Command
+
+
+@cache
+def commands(wanted: str | None = None) -> typer.Typer:
+    """The whole command line, or only the file that has the command `wanted`."""
+    made = typer.Typer(
+        help="Differentially private training with balls-and-bins batches: exact privacy, calibration, batches.",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    files = {name: title for title, panel in PANELS.items() for name in panel}
+    owner = {name for panel in PANELS.values() for name, has in panel.items() if wanted in has}
+    for name in owner or files:
+        before = len(made.registered_commands), len(made.registered_groups)
+        import_module(f"ballsbins.cli.{name}").register(made)
+        for command in made.registered_commands[before[0] :]:
+            command.rich_help_panel, command.cls = files[name], Command
+        for group in made.registered_groups[before[1] :]:
+            group.rich_help_panel = files[name]
+            for command in getattr(group.typer_instance, "registered_commands", ()):
+                command.cls = Command
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return commands()
+    raise AttributeError(f"module 'ballsbins.cli' has no attribute {name!r}")
 
 
 def _show_version(wanted: bool) -> None:
@@ -88,7 +100,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(
         False, "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
@@ -100,7 +111,7 @@ def _root(
 def main() -> None:
     """Run the command line; a BallsBinsError ends it with exit code 2 and one sentence, never a traceback."""
     try:
-        app()
+        commands(next(iter(sys.argv[1:]), None))()
     except BallsBinsError as error:
         typer.echo(f"ballsbins: {error}", err=True)
         sys.exit(2)

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # its parts, such as `scipy.fft`, load when they are first used
 from numpy.typing import NDArray
-from scipy import fft
 
 from ballsbins.accounting.curve import Array, U
 from ballsbins.accounting.epochs.polygons import Pair, suffix_sums
@@ -215,7 +215,7 @@ def _compose(
         )
     kappa = sum(a.count * a.log_moment(theta) for a in atoms)
     r, noise, rounding = _convolve(
-        pairs, atoms, theta, n=int(fft.next_fast_len(cells, real=True)), first=first, extended=extended
+        pairs, atoms, theta, n=int(scipy.fft.next_fast_len(cells, real=True)), first=first, extended=extended
     )
     skip = max(0, math.floor((epsilon - origin) / h) - first)
     reach = math.ceil((high - origin) / h) + 2 - first
@@ -338,12 +338,12 @@ def _convolve(
         offset += count * centre
         atom, tilted[largest] = tilted[largest], 0.0
         wrapped = np.bincount((pair.index - centre) % n, weights=tilted, minlength=n)
-        spectra.append((fft.rfft(wrapped.astype(real)) + atom, count))
+        spectra.append((scipy.fft.rfft(wrapped.astype(real)) + atom, count))
         norms.append(float(np.linalg.norm(wrapped)) + 2 * u / bound)
     product = _power(*spectra[0])
     for z, count in spectra[1:]:
         product = product * _power(z, count)
-    r = fft.irfft(product.astype(np.complex128), n)
+    r = scipy.fft.irfft(product.astype(np.complex128), n)
     steps = sum(count for _, count in pairs)
     noise = (_FFT * U * math.log2(n) + _PRODUCT * U + _PRODUCT * steps * u) * float(np.linalg.norm(r))
     for j, (_, count) in enumerate(spectra):

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts, such as `scipy.fft`, load when they are first used
 from numpy.typing import NDArray
-from scipy import fft
 
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.epochs.survey import Split, Survey, lowest_before_bump
@@ -301,8 +301,8 @@ class CurveMoments(Moments):
         wrapped = np.bincount(index % points, weights=np.exp(exponent - top), minlength=points)
         u = np.asarray(c + 1j * line.y, dtype=np.complex128)
         factor = u * (u - 1.0) * (h * math.exp(top))
-        fine = factor * np.conj(fft.rfft(wrapped)[: line.highest + 1])
-        coarse = 2.0 * factor * np.conj(fft.rfft(wrapped[::2])[: line.highest + 1])
+        fine = factor * np.conj(scipy.fft.rfft(wrapped)[: line.highest + 1])
+        coarse = 2.0 * factor * np.conj(scipy.fft.rfft(wrapped[::2])[: line.highest + 1])
         if kink:
             fine, coarse = fine + _kink(u, h), coarse + _kink(u, 2.0 * h)
         ends = float(np.exp(exponent[0] - top) + np.exp(exponent[-1] - top))

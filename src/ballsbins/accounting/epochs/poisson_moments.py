@@ -18,8 +18,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy  # its parts, such as `scipy.fft`, load when they are first used
 from numpy.polynomial.chebyshev import chebval
-from scipy import fft
 
 from ballsbins.accounting.curve import ANSWER, Array
 from ballsbins.accounting.epochs.moments import (
@@ -171,7 +171,7 @@ def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[
         nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
         turns = np.exp(0.5 * 1j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
         fine, other = (np.vecdot(row, turns) for row in weights)
-        series = (fft.dct(fine.real, type=2) + 1j * fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
+        series = (scipy.fft.dct(fine.real, type=2) + 1j * scipy.fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
         series[0] *= 0.5
         values = chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series)
         return np.asarray(values), np.full(size, np.abs(fine - other).max())
