@@ -1,32 +1,70 @@
-"""What the documents show is true: commands run as pasted, shown outputs are what is printed, links lead somewhere.
+"""What the documents show is true: blocks run as pasted, shown outputs are what is printed, links lead somewhere.
 
-In README.md and docs/: a block marked `sh` or `python` is run; in one marked `console`, lines that begin with `$ `
-are run, and what follows them must be the output (a line `...` stands for any lines). The blocks of a document share
-one directory, in order. Blocks with another mark, or none, are not run.
+In README.md, CONTRIBUTING.md and docs/, every block says what it is by its mark and its title:
+
+* `sh` and `python` without a title are run; so are the lines of `console` that begin with `$ `, and what follows them
+  must be what they print (a line `...` stands for any lines);
+* "Output" is what the block before it prints, compared in the same way;
+* "Excerpt: …" needs something that the reader has and the tests have not, and "Takes …" is too long for them.
+
+Anything else fails. The blocks of a document are pasted in order, into a directory that is empty at first.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
+RUN, NOT_RUN, SHOWN = ("sh", "python", "console"), ("Excerpt: ", "Takes "), "Output"
 
 
-def _shell(command: str, folder: Path) -> str:
-    """Run a command with our `ballsbins` in front of any other; give back what it printed."""
+@dataclass
+class Block:
+    """A fenced block: what it is by its mark and title, and where it begins."""
+
+    mark: str
+    title: str
+    text: str
+    place: str
+
+    @property
+    def is_run(self) -> bool:
+        return self.mark in RUN and not self.title
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_run or self.title == SHOWN or self.title.startswith(NOT_RUN)
+
+
+def blocks_of(text: str, name: str) -> list[Block]:
+    """All fenced blocks of a document, also those that are indented."""
+    found = []
+    for match in FENCE.finditer(text):
+        indent, mark, rest, inside = match.groups()
+        title = re.search(r'title="([^"]*)"', rest)
+        lines = "".join(line.removeprefix(indent) for line in inside.splitlines(keepends=True))
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(Block(mark, title[1] if title else rest.strip(), lines, f"{name}:{line}"))
+    return found
+
+
+def _paste(pieces: list[tuple[str, str, str]], folder: Path) -> list[str]:
+    """Run pieces of blocks in one directory, our `ballsbins` in front of any other; what each printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        command,
-        shell=True,
+        [sys.executable, str(ROOT / "tests" / "pasted_blocks.py")],
+        input=json.dumps(pieces),
         cwd=folder,
         env={**os.environ, "PATH": path, "COLUMNS": "100", "PYTHONWARNINGS": "ignore"},
         capture_output=True,
@@ -34,8 +72,8 @@ def _shell(command: str, folder: Path) -> str:
         check=False,
         timeout=600,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _commands(lines: str) -> list[tuple[str, list[str]]]:
@@ -60,19 +98,33 @@ def _stripped(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_block_says_what_it_is(document):
+    blocks = blocks_of(document.read_text(), document.name)
+    assert not [block.place for block in blocks if not block.is_known]
+    for before, block in zip([None, *blocks], blocks, strict=False):
+        assert block.title != SHOWN or (before and before.is_run), f"{block.place}: output of what?"
+        if block.mark == "python" and not block.is_run:
+            compile(block.text, block.place, "exec")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_block_does_what_it_shows(document, tmp_path):
-    for kind, text in BLOCK.findall(document.read_text()):
-        if kind == "python":
-            (tmp_path / "block.py").write_text(text)
-            _shell(f"{sys.executable} block.py", tmp_path)
-        elif kind == "sh":
-            _shell("set -e\n" + text, tmp_path)
-        else:
-            for command, shown in _commands(text):
-                printed = _stripped(_shell(command, tmp_path))
-                assert _matches(_stripped("\n".join(shown)), printed), "\n".join([command, *printed])
+    pieces: list[tuple[str, str, str]] = []
+    expected: list[list[str] | None] = []
+    for block in blocks_of(document.read_text(), document.name):
+        if block.title == SHOWN:
+            expected[-1] = _stripped(block.text)
+        elif block.is_run and block.mark == "console":
+            for command, shown in _commands(block.text):
+                pieces.append(("sh", command, block.place))
+                expected.append(_stripped("\n".join(shown)))
+        elif block.is_run:
+            pieces.append((block.mark, block.text, block.place))
+            expected.append(None)
+    for piece, shown, printed in zip(pieces, expected, _paste(pieces, tmp_path), strict=True):
+        assert shown is None or _matches(shown, _stripped(printed)), f"{piece[2]}\n{piece[1]}\n{printed}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -109,3 +161,13 @@ def test_a_wrong_output_is_noticed():
     assert _matches(["a", "...", "b"], ["a", "1", "2", "b"])
     assert not _matches(["a", "b"], ["a", "c"])
     assert not _matches(["a"], ["a", "b"])
+
+
+def test_a_block_that_does_not_say_what_it_is_is_noticed():
+    text = (
+        '```sh\nls\n```\n\n```py\nx = 1\n```\n\n  ```sh title="Excerpt: yours"\n  ls\n  ```\n\n```\nls\n```\n'
+    )
+    blocks = blocks_of(text, "page")
+    assert [block.place for block in blocks] == ["page:1", "page:5", "page:9", "page:13"]
+    assert [block.is_known for block in blocks] == [True, False, True, False]
+    assert [block.text for block in blocks] == ["ls\n", "x = 1\n", "ls\n", "ls\n"]

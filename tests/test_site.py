@@ -1,0 +1,48 @@
+"""The documentation builds as a site that needs no network, and its generated tables are what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.html")}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} <= set(pages)
+    for name, text in pages.items():
+        fetched = re.findall(
+            r'<(?:script|img|iframe|link rel="(?:stylesheet|icon)")[^>]*(?:src|href)="([^"]+)"', text
+        )
+        assert fetched, name
+        for address in fetched:
+            assert not address.startswith(("http:", "https:", "//")), f"{name} fetches {address}"
+            assert name == "404" or (tmp_path / address.split("?")[0]).exists(), f"{name} misses {address}"
+
+
+def test_the_matrix_of_samplers_is_what_the_code_says():
+    path = ROOT / "docs" / "hooks" / "batch_matrix.py"
+    spec = importlib.util.spec_from_file_location("batch_matrix", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = module.PAGE.read_text()
+    assert module.written(page) == page, f"run: python {path.relative_to(ROOT)}"
+    assert module.written(page.replace("exact: ≤ 4.10602", "exact: ≤ 1")) == page
