@@ -4,7 +4,7 @@ One rule: do not pass the loader, the model or the optimizer to `prepare`. Accel
 the processes; make_private already gives every process its share of every batch. Accelerate still launches the
 processes, names the device and gathers metrics.
 
-Needs `pip install 'ballsbins[torch]' accelerate`. For one process run: python examples/accelerate_recipe.py
+Needs `pip install '.[torch]' accelerate`. For one process run: python examples/accelerate_recipe.py
 For two: torchrun --standalone --nproc-per-node 2 examples/accelerate_recipe.py
 """
 

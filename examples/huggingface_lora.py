@@ -1,6 +1,6 @@
 """Fine-tune a classifier with LoRA at ε = 8, and end with the privacy statement.
 
-Needs `pip install 'ballsbins[huggingface]'`. In earnest, take a model with from_pretrained(...), and your texts.
+Needs `pip install '.[huggingface]'`. In earnest, take a model with from_pretrained(...), and your texts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Two rules. Make things private before the Trainer sees them, and pass the loader to `fit` as it is:
 Trainer(use_distributed_sampler=False), no accumulate_grad_batches, no gradient_clip_val.
 
-Needs `pip install 'ballsbins[torch]' lightning`. Run: python examples/lightning_recipe.py
+Needs `pip install '.[torch]' lightning`. Run: python examples/lightning_recipe.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A resumed run has fresh noise unless `data_fingerprint` vouches that the data is the same. The ledger knows of every
 step that was taken, so that a step of a killed process is either repeated bit for bit or accounted for.
 
-Needs `pip install 'ballsbins[torch]'`. Runs in a few seconds: python examples/opacus_ghost_resume.py
+Needs `pip install '.[torch]'`. Runs in a few seconds: python examples/opacus_ghost_resume.py
 """
 
 from __future__ import annotations

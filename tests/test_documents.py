@@ -3,8 +3,9 @@
 In README.md, CONTRIBUTING.md and docs/, every block says what it is by its mark and its title:
 
 * `sh` and `python` without a title are run; so are the lines of `console` that begin with `$ `, and what follows them
-  must be what they print (a line `...` stands for any lines);
+  must be what they print (a line `...` stands for any lines, `…` for anything within a line);
 * "Output" is what the block before it prints, compared in the same way;
+* a line `--8<-- "examples/…"` stands for that script, as it does for the site;
 * "Excerpt: …" needs something that the reader has and the tests have not, and "Takes …" is too long for them.
 
 Anything else fails. The blocks of a document are pasted in order, into a directory that is empty at first.
@@ -25,6 +26,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(\w*)([^\n]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+SCRIPT = re.compile(r'^--8<-- "(examples/[^"]+)"\n', re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(#[^)]*)?\)")
 RUN, NOT_RUN, SHOWN = ("sh", "python", "console"), ("Excerpt: ", "Takes "), "Output"
 
@@ -54,6 +56,7 @@ def blocks_of(text: str, name: str) -> list[Block]:
         indent, mark, rest, inside = match.groups()
         title = re.search(r'title="([^"]*)"', rest)
         lines = "".join(line.removeprefix(indent) for line in inside.splitlines(keepends=True))
+        lines = SCRIPT.sub(lambda script: (ROOT / script[1]).read_text(), lines)
         line = text.count("\n", 0, match.start()) + 1
         found.append(Block(mark, title[1] if title else rest.strip(), lines, f"{name}:{line}"))
     return found
@@ -66,7 +69,13 @@ def _paste(pieces: list[tuple[str, str, str]], folder: Path) -> list[str]:
         [sys.executable, str(ROOT / "tests" / "pasted_blocks.py")],
         input=json.dumps(pieces),
         cwd=folder,
-        env={**os.environ, "PATH": path, "COLUMNS": "100", "PYTHONWARNINGS": "ignore"},
+        env={
+            **os.environ,
+            "PATH": path,
+            "COLUMNS": "100",
+            "PYTHONWARNINGS": "ignore",
+            "OMP_NUM_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -90,7 +99,9 @@ def _commands(lines: str) -> list[tuple[str, list[str]]]:
 
 
 def _matches(shown: list[str], printed: list[str]) -> bool:
-    pattern = "".join("(.*\n)*" if line == "..." else re.escape(line) + "\n" for line in shown)
+    pattern = "".join(
+        "(.*\n)*" if line == "..." else re.escape(line).replace("…", ".*") + "\n" for line in shown
+    )
     return re.fullmatch(pattern, "".join(line + "\n" for line in printed)) is not None
 
 
@@ -161,6 +172,8 @@ def test_a_wrong_output_is_noticed():
     assert _matches(["a", "...", "b"], ["a", "1", "2", "b"])
     assert not _matches(["a", "b"], ["a", "c"])
     assert not _matches(["a"], ["a", "b"])
+    assert _matches(["accuracy 0.9…"], ["accuracy 0.957"])
+    assert not _matches(["accuracy 0.9…"], ["accuracy 0.857"])
 
 
 def test_a_block_that_does_not_say_what_it_is_is_noticed():
@@ -171,3 +184,10 @@ def test_a_block_that_does_not_say_what_it_is_is_noticed():
     assert [block.place for block in blocks] == ["page:1", "page:5", "page:9", "page:13"]
     assert [block.is_known for block in blocks] == [True, False, True, False]
     assert [block.text for block in blocks] == ["ls\n", "x = 1\n", "ls\n", "ls\n"]
+
+
+def test_the_five_scripts_are_short():
+    shown = SCRIPT.findall((ROOT / "docs" / "examples.md").read_text())
+    assert len(shown) == 5
+    for script in shown:
+        assert len((ROOT / script).read_text().splitlines()) <= 80, script

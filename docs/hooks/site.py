@@ -13,6 +13,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
+# A drawing of ours has dark colours when it is the target `#only-dark`; the theme shows one of the two.
+DRAWING = re.compile(r"!\[([^\]]*)\]\((assets/\w+\.svg)\)")
 OUTSIDE = re.compile(r"\]\(\.\./((?:experiments|benchmarks|examples)/[^)#\s]+|[A-Z]+\.(?:md|cff))(#[^)]*)?\)")
 
 
@@ -34,5 +36,6 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links that leave docs/ lead to the copies within the site."""
-    return OUTSIDE.sub(lambda match: f"]({_inside(match[1])})", markdown)
+    """Let links that leave docs/ lead to the copies within the site, and show drawings as the theme wants them."""
+    markdown = OUTSIDE.sub(lambda match: f"]({_inside(match[1])})", markdown)
+    return DRAWING.sub(r"![\1](\2#only-light)\n![\1](\2#only-dark)", markdown)

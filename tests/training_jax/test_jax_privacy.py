@@ -250,7 +250,7 @@ def test_the_key_is_not_shown():
 
 
 def test_the_example_learns(capsys):
-    path = Path(__file__).parents[2] / "examples" / "jax_optax.py"
+    path = Path(__file__).parents[2] / "examples" / "train_jax.py"
     names = runpy.run_path(str(path))
     assert names["accuracy"] > 0.8
     assert names["mechanism"].epsilon(1e-5).upper <= 2.0

@@ -1,18 +1,19 @@
 """Train a small network with Opacus on balls-and-bins batches, and state its privacy.
 
-Needs `pip install 'ballsbins[torch]'`. Runs in a few seconds: python examples/opacus_training.py
+Needs `pip install '.[torch]'`. Runs in a few seconds: python examples/train_pytorch.py
 """
 
 from __future__ import annotations
 
 import warnings
+from textwrap import fill
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, calibrate, new_key
-from ballsbins.report.numbers import up
+from ballsbins.report.numbers import stated, up
 from ballsbins.training.torch import make_private
 
 warnings.filterwarnings("ignore", message="Full backward hook is firing")  # Opacus' hooks, in every loop
@@ -35,11 +36,11 @@ for epoch in range(EPOCHS):
         optimizer.zero_grad()
         criterion(model(inputs), targets).backward()
         optimizer.step()
-    print(f"after epoch {epoch + 1}: ε ≤ {up(loader.accountant.get_epsilon(DELTA))} at δ = {DELTA:g}")
+    print(f"after epoch {epoch + 1}: ε ≤ {up(loader.accountant.get_epsilon(DELTA))} at δ = {stated(DELTA)}")
 
 model.eval()
 with torch.no_grad():
     accuracy = (model(features[EXAMPLES:]).argmax(dim=1) == labels[EXAMPLES:]).float().mean()
 card = loader.card(DELTA, metrics={"test accuracy": round(float(accuracy), 4)})
 print(f"test accuracy {accuracy:.3f}\n")
-print(card.statement().text())  # card.write("card.json") keeps it in a form that others can check
+print(fill(card.statement().sentence, 110))  # card.write("card.json") keeps all of it, for others to check

@@ -1,4 +1,7 @@
-"""Train a logistic regression with optax on balls-and-bins batches, within ε ≤ 2 at δ = 10⁻⁵: python jax_optax.py"""
+"""Train a logistic regression with jax_privacy and optax on balls-and-bins batches, within ε ≤ 2 at δ = 10⁻⁵.
+
+Needs `pip install '.[jax]'`. Runs in a few seconds: python examples/train_jax.py
+"""
 
 import jax
 import jax.numpy as jnp
