@@ -25,6 +25,7 @@ from ballsbins.ask import interval
 
 PAGE = Path(__file__).resolve().parents[1] / "batches.md"
 SIGMA, STEPS, EPOCHS, DELTA = 0.5, 1000, 10, 1e-6
+NO_BREAK = "\u00a0"
 FEW_STEPS, EPSILON = (
     10,
     4.0,
@@ -51,7 +52,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _known(bound: Bound) -> str:
-    return f"{bound.kind}: {interval(bound)}"
+    return f"{bound.kind}<br>{interval(bound).replace(' ', NO_BREAK)}"
 
 
 def _yes(fact: bool) -> str:
