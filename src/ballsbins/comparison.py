@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from ballsbins import _check
-from ballsbins.accounting.curve import DIRECTIONS, Array, Curve
+from ballsbins.accounting.curve import DIRECTIONS, Array, Curve, Direction, U
 from ballsbins.accounting.search import LARGEST_EPSILON, epsilon_at
 from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism, check_run
@@ -22,6 +23,8 @@ _NEAREST = 1e-3  # of the largest ε: below it no crossover is looked for
 _FIRST_POINTS = 6  # of ε, asked together
 _CLOSE = 0.01  # to which it is found, relative
 _MOST_ROUNDS = 20
+_ROUNDING = 64 * U  # of e^{log δ} and of the lines drawn through such values (B1 of docs/derivation.md)
+_UNDERFLOW = 1e-300  # added to upper bounds that were scaled to at most 1: what underflow takes away is less
 
 
 def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str, Mechanism]:
@@ -55,26 +58,35 @@ def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str
 
 @dataclass(frozen=True)
 class Crossover:
-    """δ_first(ε) is proved larger than δ_second(ε) at `left` and smaller at `right`, left < right; both may be None.
+    """Where δ_first is proved larger than δ_second, and where it is proved smaller, for every ε of an interval.
 
-    Between the two the bounds do not tell. Errata 6 of the paper: at small ε balls-and-bins is the *worse* of it and
-    Poisson; above the crossover it is the better one.
+    δ_first(ε) > δ_second(ε) for all ε from `start` to `left`, and δ_first(ε) < δ_second(ε) for all ε from `right` to
+    `end`; left < right. An interval without a proved point has None for both ends. Elsewhere the bounds do not tell.
+    Erratum 6 of the paper (docs/errata.md): at small ε balls-and-bins is the *worse* of it and Poisson.
     """
 
     left: float | None
     right: float | None
+    start: float | None = None
+    end: float | None = None
 
 
-def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -> Crossover:
+def crossover(
+    first: Mechanism, second: Mechanism, least_delta: float = 1e-10, direction: Direction | None = None
+) -> Crossover:
     """Find where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides.
+
+    Proved at every ε, not only at those that are evaluated: δ is convex and does not increase in e^ε, so chords bound
+    it from above, and their continuations beyond their ends from below (docs/accounting.md, "Between two points").
 
     Args:
         first: the run whose δ is the larger one at small ε.
         second: the run to compare it with.
         least_delta: the search ends at the ε at which δ of `first` has come down to this, a probability in (0, 1).
+        direction: "remove" or "add" to compare the divergences of that direction; None for δ, the larger of the two.
 
     Returns:
-        The ends of a short interval of ε that has the crossover; an end is None where it is not proved.
+        The intervals of ε on both sides of the crossover, a short distance apart; None for an end that is not proved.
 
     Raises:
         AccuracyError: δ of one of the two cannot be computed with a known error.
@@ -84,15 +96,18 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
         >>> from ballsbins.comparison import at_equal_noise, crossover
         >>> runs = at_equal_noise(Mechanism(BallsAndBins(1000), noise_multiplier=0.5))
         >>> found = crossover(runs["balls-and-bins"], runs["Poisson"])
-        >>> 0 < found.left < found.right < 1
+        >>> 0 == found.start < found.left < found.right < 1 < found.end
         True
     """
     check_run("first", first)
     check_run("second", second)
     least_delta = _check.delta(least_delta)
-    known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in DIRECTIONS)
+    if direction is not None:
+        _check.one_of("direction", direction, DIRECTIONS, advice="None compares the larger of the two.")
+    ways = DIRECTIONS if direction is None else (direction,)
+    known = max(float(epsilon_at(first.curve, way, np.log([least_delta]))[1, 0]) for way in ways)
     largest = min(max(known, _LEAST_EPSILON), LARGEST_EPSILON)  # it may be 0 or ∞
-    pair = _Pair(first.curve, second.curve)
+    pair = _Pair(first.curve, second.curve, ways)
     pair.ask(np.concatenate([[0.0], np.geomspace(_NEAREST * largest, largest, _FIRST_POINTS)]))
     for _ in range(_MOST_ROUNDS):
         left, right = pair.bracket
@@ -101,27 +116,40 @@ def crossover(first: Mechanism, second: Mechanism, least_delta: float = 1e-10) -
         pair.ask(np.clip(pair.root * (1.0 + 0.4 * _CLOSE * np.array([-1.0, 1.0])), left, right))
         if pair.bracket == (left, right):
             break
-    return Crossover(*pair.bracket)
+    for _ in range(_MOST_ROUNDS):
+        open_cells = pair.open_cells
+        if open_cells.size == 0:
+            break
+        pair.ask(open_cells)
+    return pair.proved()
 
 
 class _Pair:
     """Two curves at all ε asked so far: where one is proved to be the larger."""
 
-    def __init__(self, first: Curve, second: Curve) -> None:
-        self._curves = first, second
-        self._epsilon, self._signs, self._gaps = np.empty(0), np.empty(0), np.empty(0)
+    def __init__(self, first: Curve, second: Curve, ways: Sequence[Direction]) -> None:
+        self._curves, self._ways = (first, second), ways
+        self._epsilon = np.empty(0)
+        self._logs = np.empty((2, 3, 0))  # curve, (lower, value, upper), ε
 
     def ask(self, epsilon: Array) -> None:
-        """Compare the two at some ε, by their bounds: +1 where δ_first > δ_second is proved, −1 where < is."""
-        one, two = (
-            _larger([curve.log_delta(epsilon, way).rows for way in DIRECTIONS]) for curve in self._curves
-        )
-        signs = np.where(one[0] > two[2], 1.0, np.where(one[2] < two[0], -1.0, 0.0))
-        with np.errstate(invalid="ignore"):
-            gaps = one[1] - two[1]
-        order = np.argsort(np.append(self._epsilon, epsilon), kind="stable")
+        """Compare the two at some more ε."""
+        epsilon = np.setdiff1d(epsilon, self._epsilon)
+        if epsilon.size == 0:
+            return
+        new = [
+            np.max([curve.log_delta(epsilon, way).rows for way in self._ways], axis=0)
+            for curve in self._curves
+        ]
+        order = np.argsort(np.append(self._epsilon, epsilon))
         self._epsilon = np.append(self._epsilon, epsilon)[order]
-        self._signs, self._gaps = np.append(self._signs, signs)[order], np.append(self._gaps, gaps)[order]
+        self._logs = np.concatenate([self._logs, np.stack(new)], axis=2)[:, :, order]
+
+    @property
+    def _signs(self) -> Array:
+        """At each ε: +1 where δ_first > δ_second is proved, −1 where < is."""
+        one, two = self._logs
+        return np.where(one[0] > two[2], 1.0, np.where(one[2] < two[0], -1.0, 0.0))
 
     @property
     def bracket(self) -> tuple[float | None, float | None]:
@@ -136,13 +164,78 @@ class _Pair:
         """Where the difference of the logarithms is 0, between the ends of the bracket: by a chord."""
         left, right = (int(np.flatnonzero(self._epsilon == end)[0]) for end in self.bracket)
         a, b = self._epsilon[left], self._epsilon[right]
-        up, down = self._gaps[left], self._gaps[right]
+        up, down = self._logs[0, 1, [left, right]] - self._logs[1, 1, [left, right]]
         chord = a + (b - a) * up / (up - down)
         return float(chord) if a < chord < b else float(0.5 * (a + b))
 
+    def _cells(self) -> Array:
+        """Between each ε and the next: +1 where δ_first > δ_second is proved throughout, −1 where < is."""
+        one, two = self._logs
+        signs = np.zeros(self._epsilon.size - 1)
+        for place in range(signs.size):
+            if _above(self._epsilon, one, two, place):
+                signs[place] = 1.0
+            elif _above(self._epsilon, two, one, place):
+                signs[place] = -1.0
+        return signs
 
-def _larger(directions: Sequence[Any]) -> Array:
-    return np.asarray(np.maximum(*directions))
+    @property
+    def open_cells(self) -> Array:
+        """The middles of cells that are not proved, though both their ends have the same sign, and are not short."""
+        signs, left, right = self._signs, self._epsilon[:-1], self._epsilon[1:]
+        same = (signs[:-1] == signs[1:]) & (signs[1:] != 0.0)
+        long = right - left > 0.25 * _CLOSE * right
+        return np.asarray(0.5 * (left + right))[same & long & (self._cells() == 0.0)]
+
+    def proved(self) -> Crossover:
+        """The intervals on both sides of the bracket, as far as all their cells are proved."""
+        cells, ends = self._cells(), self._epsilon
+        above, below = np.flatnonzero(cells > 0), np.flatnonzero(cells < 0)
+        left = right = start = end = None
+        if above.size:
+            first = last = int(above[-1])
+            while first > 0 and cells[first - 1] > 0:
+                first -= 1
+            start, left = float(ends[first]), float(ends[last + 1])
+            below = below[below > last]
+        if below.size:
+            first = last = int(below[0])
+            while last + 1 < cells.size and cells[last + 1] < 0:
+                last += 1
+            right, end = float(ends[first]), float(ends[last + 1])
+        return Crossover(left, right, start, end)
+
+
+def _above(epsilon: Array, one: Array, two: Array, place: int) -> bool:
+    """Whether δ_one > δ_two between ε[place] and the next, by their bounds on log δ at all ε.
+
+    In x = e^ε both are convex and do not increase. So δ_two lies below its chord, and δ_one above its value at the
+    right end and above the continuations of its chords from either side. The largest of these three lines less the
+    chord is convex and piecewise linear in x: it is least at an end or where two of the lines meet.
+    """
+    near = slice(max(place - 1, 0), min(place + 3, epsilon.size))
+    top = max(float(one[2, near].max()), float(two[2, near].max()))
+    if not one[0, place + 1] > -np.inf or not np.isfinite(top):
+        return False
+    low = np.exp(one[0] - top) * (1.0 - _ROUNDING)
+    high, other = (np.exp(rows[2] - top) * (1.0 + _ROUNDING) + _UNDERFLOW for rows in (one, two))
+
+    def width(cell: int) -> float:  # in x, in units of its value at the left end of this cell
+        return float(np.exp(epsilon[cell] - epsilon[place]) * np.expm1(epsilon[cell + 1] - epsilon[cell]))
+
+    own = width(place)
+    lines = [(low[place + 1], 0.0)]  # value at the left end, and how much is added up to the right one
+    if place > 0:
+        lines.append((low[place], own / width(place - 1) * (low[place] - high[place - 1])))
+    if place + 2 < epsilon.size:
+        fall = own / width(place + 1) * (low[place + 1] - high[place + 2])
+        lines.append((low[place + 1] + fall, -fall))
+    places = [0.0, 1.0]
+    for (a, b), (c, d) in combinations(lines, 2):
+        if b != d:
+            places.append(min(max((c - a) / (b - d), 0.0), 1.0))
+    chord = other[place], other[place + 1] - other[place]
+    return all(max(a + b * x for a, b in lines) > chord[0] + chord[1] * x for x in places)
 
 
 @dataclass(frozen=True)

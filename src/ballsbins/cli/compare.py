@@ -6,7 +6,7 @@ import csv
 import io
 import sys
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import numpy as np
 import typer
@@ -19,6 +19,9 @@ from ballsbins.cli.options import JsonOption, Run, Without, with_groups
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.numbers import count, describe, down, length_and_noise, stated, up
+
+if TYPE_CHECKING:
+    from ballsbins.comparison import Crossover
 
 
 def register(app: typer.Typer) -> None:
@@ -83,20 +86,21 @@ def compare(
     console.print(output.plain_table(["sampler", *columns], rows))
     console.print()
     console.print(ask.meaning({name: bounds[0] for name, bounds in answers.items()}, delta))
-    console.print(_crossing_sentence(crossing.left, crossing.right))
+    console.print(_crossing_sentence(crossing))
     if out is not None:
         console.print(f"Wrote {out}")
     return None
 
 
-def _crossing_sentence(left: float | None, right: float | None) -> str:
-    if left is None:
+def _crossing_sentence(found: Crossover) -> str:
+    if found.left is None or found.start is None:
         return "Balls-and-bins is nowhere proved worse than Poisson for ε ≥ 0."
-    if right is None:
-        return f"Balls-and-bins is proved worse than Poisson up to ε = {down(left, 4)}."
+    since = "" if found.start == 0.0 else f"from ε = {up(found.start, 4)} "
+    if found.right is None:
+        return f"Balls-and-bins is proved worse than Poisson {since}up to ε = {down(found.left, 4)}."
     return (
-        f"Crossover: δ of balls-and-bins is above Poisson's up to ε = {down(left, 4)}, below it from "
-        f"{up(right, 4)}."
+        f"Crossover: δ of balls-and-bins is above Poisson's {since}up to ε = {down(found.left, 4)}, below it from "
+        f"{up(found.right, 4)}."
     )
 
 
