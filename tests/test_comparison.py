@@ -127,3 +127,35 @@ def test_below_a_negative_epsilon_the_paper_s_theorem_d1_a_holds_with_a_number(s
         assert bins.log_delta(point, "add").lower[0] > -math.inf
         at = bins.log_delta(-point, "remove").lower[0]
         assert at >= np.log(-np.expm1(-epsilon)) - 1e-12
+
+
+def test_neither_pair_dominates_the_other():
+    """Erratum 9: D(P_B‖Q) is below D(P_P‖Q) at a large ε and above it at a small one."""
+    bins, poisson = (Mechanism(kind(20), 1.0).curve for kind in (BallsAndBins, Poisson))
+    small, large = np.array([0.05]), np.array([2.0])
+    assert bins.log_delta(small, "remove").lower[0] > poisson.log_delta(small, "remove").upper[0]
+    assert bins.log_delta(large, "remove").upper[0] < poisson.log_delta(large, "remove").lower[0]
+
+
+def test_another_pair_has_another_order_at_epsilon_0():
+    """Erratum 6 (v): P a point of Q-mass p. Then δ_B(0) < δ_P(0) for T = 2, by enumeration."""
+    p = 0.45
+    ratio = np.array([0.0, 1.0 / p])  # dP/dQ beside the point and on it
+    mass = np.array([1.0 - p, p])
+    weights = np.outer(mass, mass)
+    bins = 0.5 * (ratio[:, None] + ratio)
+    poisson = 0.25 * (1.0 + ratio[:, None]) * (1.0 + ratio)
+    one, two = (float((weights * np.maximum(each - 1.0, 0.0)).sum()) for each in (bins, poisson))
+    assert (round(one, 4), round(two, 4)) == (0.3025, 0.3231)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 2.0])
+def test_kl_of_a_mixture_exceeds_that_of_the_product_of_its_marginals(sigma):
+    """Lemma D.2 for T = 2, by quadrature: KL(P_B‖Q) > KL(P_P‖Q), by KL(P_B‖P_P)."""
+    x, w = np.polynomial.hermite_e.hermegauss(120)
+    w = np.outer(w, w) / w.sum() ** 2
+    z = np.exp(x / sigma - 0.5 / sigma**2)
+    bins, poisson = 0.5 * (z[:, None] + z), 0.25 * (1.0 + z[:, None]) * (1.0 + z)
+    joint, product = ((w * ratio * np.log(ratio)).sum() for ratio in (bins, poisson))
+    assert joint > product > 0.0
+    assert joint - product == pytest.approx((w * bins * np.log(bins / poisson)).sum(), rel=1e-9)

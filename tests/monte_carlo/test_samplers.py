@@ -67,6 +67,21 @@ def test_the_papers_samplers(sigma, steps, epsilon, direction):
         )
 
 
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_several_epochs_by_the_papers_samplers(direction):
+    """Losses of independent epochs add up (the paper's last algorithm); two epochs are not three."""
+    sigma, steps, epsilon, epochs, m = 1.0, 20, 0.5, 3, 20_000
+    draws = steps if direction == "add" else steps - 1
+    truth, fewer = (exact(sigma, steps, epsilon, direction, count) for count in (epochs, epochs - 1))
+    for one in (
+        Plain(sigma, steps, direction),
+        OrderStatistics(sigma, steps, direction, k_of(draws, sigma, 1e-3)),
+    ):
+        found = interval(Epochs(one, epochs), epsilon, m)
+        assert agree(found, truth)
+        assert not agree(found, fewer)
+
+
 TILTED = [
     (0.5, 100, 4.0, 1), (1.0, 10, 2.0, 1), (1.0, 1, 3.0, 1), (3.0, 2, 1.0, 1), (10.0, 50, 0.05, 1), (2.0, 50, 0.5, 3),
     (0.7, 30, 6.0, 2), pytest.param(1.0, 100, 1.964, 10, marks=pytest.mark.slow),
@@ -259,6 +274,8 @@ def test_erratum_3_combined_sampling(mistake):
     truth = exact(sigma, steps, epsilon, "remove")[1]
     off = abs(event * value.mean() - truth) / error
     assert (off < 5.0) == (mistake is None)
+    printed = {None: truth, "x1 below y": 0.1071, "others free": 0.1416}[mistake]
+    assert event * value.mean() == pytest.approx(printed, abs=5.0 * error)
     k = tuple(range(1, steps - 1))
     assert agree(interval(Combined(sigma, steps, "remove", epsilon, k), epsilon, 100_000), (truth, truth))
 

@@ -4,7 +4,7 @@ remove: E = {max(x₁ − 1, max_{t>1} x_t) ≥ C},  C = ½ + σ²(ε − log(1 
         x − e₁ is then N(0, σ²)^T given that its maximum is at least C (algorithm "max-of-samples-from-P").
 add:    E = {max x_t ≤ C},  C = ½ + σ²(log T − ε): one x_t > C already makes Σe^{x_t/σ²} > T·e^{1/2σ²−ε}, so L < ε.
         The paper prints C = ½ − εσ², as if max x_t ≥ C made *every* term that large; its event misses most of δ
-        (at T = 10, σ = 1, ε = 0.3 it catches 0.0021 of 0.0519), so its bound is too low.
+        (at T = 10, σ = 1, ε = 0.3 it catches 0.0021 of 0.0516), so its bound is too low.
 
 For `remove` the maximal coordinate is the spiked one only once in T samples, and only those count when δ is small:
 about a factor T is wasted. `tilted` does not waste it; this file is the paper's method.
