@@ -185,7 +185,7 @@ class _Pair:
         signs, left, right = self._signs, self._epsilon[:-1], self._epsilon[1:]
         same = (signs[:-1] == signs[1:]) & (signs[1:] != 0.0)
         long = right - left > 0.25 * _CLOSE * right
-        return np.asarray(0.5 * (left + right))[same & long & (self._cells() == 0.0)]
+        return np.asarray((0.5 * (left + right))[same & long & (self._cells() == 0.0)])
 
     def proved(self) -> Crossover:
         """The intervals on both sides of the bracket, as far as all their cells are proved."""
