@@ -116,7 +116,7 @@ STEP = Bins(((1, fmpq(1)),), 20)
 def polygon_check(module):
     """Both polygons of a Poisson step, at points between the nodes."""
     part = module.Part(STEP, 3)
-    nodes = part.nodes(fmpq(1, 300), 1e-6)
+    nodes = part.nodes(fmpq(1, 300), 1e-6, 20)
     for polygon, sign in ((module.above(nodes), 1), (module.below(nodes), -1)):
         for (a, va), (b, vb) in pairwise(polygon):
             if not a.strike > 0:
@@ -137,14 +137,31 @@ def kept_check(module):
     """Whatever is trimmed, δ of three steps is between the two sums."""
     made = module.Composition([module.Part(STEP, 3)], 1e-2)
     with ctx.workprec(320):
-        lower, upper = made.pairs
+        (lower, upper), step = made.pairs
         cut = module.Masses(upper.first + 5, arb_poly(upper.poly.coeffs()[5 : -upper.poly.length() * 2 // 3]))
-        made.__dict__["pairs"] = lower, cut
+        made.__dict__["pairs"] = (lower, cut), step
         for direction in ("remove", "add"):
             true = module.Composition([module.Part(STEP, 3)], 1e-9).delta(fmpq(1, 10), direction)
             found = made.delta(fmpq(1, 10), direction)
             assert found.upper() >= true.lower()
             assert found.lower() <= true.upper()
+
+
+def coarse_check(module):
+    """The curve of a pair of which a part is missing, at every third lattice point, against its definition."""
+    step, q = fmpq(1, 10), [arb(x) / 100 for x in (2, 9, 20, 30, 18, 8, 3, 1)]
+    p = [mass * (arb(step) * (i - 4)).exp() for i, mass in enumerate(q)]
+    rest_p, rest_q = 1 - sum(p, arb(0)), 1 - sum(q, arb(0))
+    rests = {module.revealed: [(rest_p, arb(0)), (arb(0), rest_q)], module.merged: [(rest_p, rest_q)]}
+    for missing, atoms in rests.items():
+        nodes = module.Masses(-4, arb_poly(q)).nodes(step, 3, missing)
+        assert [node.index for node in nodes] == [-2, -1, 0, 1, 2]
+        for node in nodes:
+            assert node.strike.overlaps((arb(step) * 3 * node.index).exp())
+            call = sum(
+                ((a - node.strike * b).max(arb(0)) for a, b in [*zip(p, q, strict=True), *atoms]), arb(0)
+            )
+            assert node.value.overlaps(call - module.intrinsic(node))
 
 
 CHECKS = {
@@ -160,7 +177,8 @@ CHECKS = {
     "11 arms": (hyperbola, arm_check),
     "12 ends": (hyperbola, hyperbola_check(nodes=PATH.nodes // 3)),
     "14, 15 polygons": (composition, polygon_check),
-    "17 what was dropped": (composition, kept_check),
+    "17 coarser": (composition, coarse_check),
+    "18 what was dropped": (composition, kept_check),
 }
 
 # (check, text of the source, what a slip makes of it)
@@ -193,7 +211,12 @@ MUTATIONS = [
     ("14, 15 polygons", "(node, node.value.upper() +", "(node, node.value.upper() * 0.9 +"),
     ("14, 15 polygons", "beside = [a.max(b)", "beside = [a.min(b) / 9"),
     ("14, 15 polygons", "else (left * right / (left + right) * w)", "else (left * right / (left + right) * w / 9)"),
-    ("17 what was dropped", "(value + 1 - kept)", "value"),
+    ("17 coarser", "return rest_p if strike >= 1 else strike * rest_q", "return rest_p"),
+    ("17 coarser", "return rest_p if strike >= 1 else strike * rest_q", "return arb(0)"),
+    ("17 coarser", "return (gain if strike >= 1 else -gain).max(arb(0))", "return arb(0)"),
+    ("17 coarser", "gain = rest_p - strike * rest_q", "gain = rest_p"),
+    ("17 coarser", "sum_p + p[at], sum_q + q[at]", "sum_p + p[at], sum_q + p[at]"),
+    ("18 what was dropped", "(value + 1 - kept)", "value"),
 ]  # fmt: skip
 
 

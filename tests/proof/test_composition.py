@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from fractions import Fraction
 
 import pytest
-from flint import fmpq
+from flint import arb, fmpq
 
 from ballsbins import (
     AccuracyError,
@@ -19,28 +20,21 @@ from ballsbins import (
 )
 from ballsbins.proof import composition
 from ballsbins.proof.certificate import Certificate
-from ballsbins.proof.certify import check, exact_fraction
+from ballsbins.proof.certify import bins_of, check, exact_fraction
 from ballsbins.proof.composition import Composition, Part
 from ballsbins.proof.one_epoch import Bins
 
 
-@pytest.fixture
-def few_nodes(monkeypatch):
-    """A coarse lattice: wider enclosures, in seconds."""
-    monkeypatch.setattr(composition, "_PER_DEVIATION", 4)
-    monkeypatch.setattr(composition, "_SPARSE", 5)
-
-
-def agree(mechanism, epsilon, width):
-    made = certify(mechanism, epsilon)
+def agree(mechanism, epsilon, width, points=composition.POINTS):
+    """The enclosure on one lattice meets what the accountant says, and is as narrow as its step lets it be."""
     bound = mechanism.delta(epsilon)
-    assert made.method == "composition"
-    for direction, part in made.bound.directions.items():
-        known = bound.directions[direction]
-        assert part.lower <= known.upper
-        assert part.upper >= known.lower
-    assert made.bound.upper - made.bound.lower < width * made.bound.upper
-    return made
+    made = Composition(bins_of(mechanism), float(bound.value), points)
+    balls = {name: made.delta(exact_fraction(epsilon), name) for name in bound.directions}
+    for name, known in bound.directions.items():
+        assert float(balls[name].lower()) <= known.upper
+        assert float(balls[name].upper()) >= known.lower
+    lower, upper = (max(float(end(ball)) for ball in balls.values()) for end in (arb.lower, arb.upper))
+    assert upper - lower < width * upper
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.5, 3.0])
@@ -67,13 +61,37 @@ def test_poisson_steps(mechanism, epsilon):
     agree(mechanism, epsilon, 0.15)
 
 
-def test_several_epochs(few_nodes):
-    agree(Mechanism(BallsAndBins(20), 2.0, 5), 1.0, 0.8)
+def test_several_epochs():
+    agree(Mechanism(BallsAndBins(5), 2.0, 5), 1.0, 0.4, points=3)
 
 
-@pytest.mark.slow
-def test_an_unfinished_last_epoch(few_nodes):
-    agree(Mechanism(BallsAndBins(50), 1.5, 3, 20), 0.5, 0.8)
+def test_an_unfinished_last_epoch():
+    agree(Mechanism(BallsAndBins(5), 2.0, 2, 1), 0.7, 0.4, points=3)
+
+
+def test_many_steps_on_coarser_and_coarser_lattices():
+    """20,000 steps are three lattices."""
+    agree(Mechanism(Poisson(2000), 2.0, 10), 0.1, 0.08)
+
+
+def test_the_lattice_is_made_finer_until_one_percent_is_met(monkeypatch):
+    monkeypatch.setattr(composition.Composition.__init__, "__defaults__", (4,))
+    mechanism = Mechanism(Poisson(300), 1.0)
+    made = certify(mechanism, delta=1e-6)
+    assert made.directions["remove"].contour["points"] > 4
+    exact = float(mechanism.epsilon(1e-6).value)
+    assert exact <= made.epsilon <= 1.01 * exact
+    at = certify(mechanism, made.epsilon)
+    assert at.directions["remove"].contour["points"] > 4
+    assert Fraction(at.lower) <= Fraction(mechanism.delta(made.epsilon).upper)
+
+
+def test_a_limit_of_time_is_kept():
+    with pytest.raises(AccuracyError, match=r"not finished within 0\.01 minutes of CPU time"):
+        certify(Mechanism(BallsAndBins(50), 1.5, 3), 0.5, minutes=0.01)
+    made = certify(Mechanism(Poisson(30), 3.0), 0.5)
+    with pytest.raises(AccuracyError, match="not finished"):
+        check(made, minutes=0.0)
 
 
 def test_written_checked_and_changed():
@@ -91,4 +109,4 @@ def test_written_checked_and_changed():
 
 def test_too_long_a_composition_is_refused():
     with pytest.raises(AccuracyError, match="points"):
-        certify(Mechanism(Poisson(10**9), 1.0), 0.01)
+        certify(Mechanism(Poisson(10**6), 0.3), 0.01)

@@ -19,6 +19,7 @@ from ballsbins.proof.certificate import Certificate
 from ballsbins.report.numbers import describe, stated, up
 
 _QUESTION = "What is proved"
+_MINUTES = 10.0  # of CPU time for a proof, unless another limit is given
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +43,18 @@ def certify(
         float,
         typer.Option("--tolerance", help="Relative width of the enclosure.", rich_help_panel=_QUESTION),
     ] = 1e-6,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            "--minutes", help="CPU time after which the prover gives up.", rich_help_panel=_QUESTION
+        ),
+    ] = _MINUTES,
     json: Annotated[
         Path | None, typer.Option("--json", help="File for the certificate.", rich_help_panel=_QUESTION)
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option("--check", help="A certificate to check, in place of all other options."),
+        typer.Option("--check", help="A certificate to check, in place of the options of the run."),
     ] = None,
 ) -> None:
     """A proof that δ is what we say.
@@ -58,14 +65,16 @@ def certify(
     from ballsbins.proof.certify import certify as prove
 
     if check is not None:
-        refuse_others(context, "check", beside="--check", advice="The certificate states what was run.")
-        return _check_file(check)
+        refuse_others(
+            context, "check", "minutes", beside="--check", advice="The certificate states what was run."
+        )
+        return _check_file(check, minutes)
     if (epsilon is None) == (delta is None):
         advice = "Give the ε at which δ is to be proved, or the δ for which an ε is."
         raise InvalidInputError("--epsilon and --delta", (epsilon, delta), "one of the two", advice)
     if json is not None:
         output.check_place(json)
-    made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance)
+    made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance, minutes=minutes)
     out = output.console()
     _show(made)
     output.tell_if_shuffled(run.sampler, made.mechanism, epsilon=float(made.epsilon))
@@ -93,13 +102,13 @@ def sentence(made: Certificate) -> str:
     return f"{made.lower} ≤ δ ≤ {made.upper} is proved at ε = {made.epsilon!r}"
 
 
-def _check_file(file: Path) -> None:
-    made, how = _confirmed("--check", file)
+def _check_file(file: Path, minutes: float) -> None:
+    made, how = _confirmed("--check", file, minutes)
     _show(made)
     output.console().print(f"Confirmed: {how}.")
 
 
-def _confirmed(option: str, file: Path) -> tuple[Certificate, str]:
+def _confirmed(option: str, file: Path, minutes: float) -> tuple[Certificate, str]:
     """The certificate, and how it was confirmed."""
     load("flint", feature="Proving bounds", extra="certify")
     from ballsbins.proof.certify import check
@@ -112,12 +121,12 @@ def _confirmed(option: str, file: Path) -> tuple[Certificate, str]:
     except ValueError:
         raise InvalidInputError(option, str(file), "a JSON file", "Name a certificate.") from None
     made = Certificate.from_dict(saved)
-    return made, check(made)
+    return made, check(made, minutes=minutes)
 
 
 def proved_of(file: Path, mechanism: Mechanism, delta: float) -> str:
     """What a certificate, confirmed here, proves about this run at this δ, as a sentence to publish."""
-    made, _ = _confirmed("--certificate", file)
+    made, _ = _confirmed("--certificate", file, _MINUTES)
     if made.mechanism != mechanism:
         bound = f"for {mechanism}, but it is for {made.mechanism}"
         raise InvalidInputError("--certificate", str(file), bound, "Certify the run that the card states.")

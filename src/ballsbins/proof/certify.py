@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -19,20 +20,24 @@ load("flint", feature="Proving bounds", extra="certify")
 from flint import arb, fmpq  # noqa: E402
 
 from ballsbins.proof import checker  # noqa: E402
+from ballsbins.proof.budget import MINUTES, within  # noqa: E402
 from ballsbins.proof.composition import Composition  # noqa: E402
 from ballsbins.proof.composition import Part as Repeated  # noqa: E402
-from ballsbins.proof.one_epoch import Bins, Enclosure, enclose  # noqa: E402
-from ballsbins.proof.witness import witness_for  # noqa: E402
+from ballsbins.proof.one_epoch import Bins, Enclosure, enclose, witness_for  # noqa: E402
 
 TOLERANCE = 1e-6  # relative width of an enclosure of one epoch, unless another is asked for
 LEAST_SIGMA, MOST_SIGMA = 0.1, 30.0  # of a bin, σ/√visits: where the proofs were tried
+MOST_POINTS = 10_000  # lattice points per deviation that a composition may state
 MOST_STEPS, LEAST_EPSILON, MOST_EPSILON = 10**10, 1e-4, 30.0
 _MARGIN = 1 / 32  # of the tolerance, that the prover and the checker each stay within: a choice
 _LEAST = Fraction(1, 10**200)  # an upper bound that is smaller is rounded up to this
 _SMALLEST = 1e-14  # δ for which compositions are made: what is smaller is enclosed less well
 _COMPOSED_DIGITS = 6  # of the ends of a composition, which are farther apart
 # by which the accountant's ε is raised, relative, until its δ is proved: a choice
-_RAISE = (1e-9, 1e-7, 1e-5, 1e-3, 3e-3, 1e-2, 3e-2)
+_RAISE = (1e-9, 1e-7, 1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 7e-3)
+WIDTH = Fraction(1, 100)  # of ε, that a composition may leave open; no wider one is returned
+_FINER = 2  # how much finer the lattice of a composition is at each further try: a choice
+Parts = tuple[Repeated, ...]
 
 
 def certify(
@@ -41,27 +46,29 @@ def certify(
     *,
     delta: float | None = None,
     tolerance: float = TOLERANCE,
+    minutes: float = MINUTES,
 ) -> Certificate:
     """Prove bounds on δ at one ε, or an upper bound on ε at one δ.
 
     Everything is computed in ball arithmetic: each step carries a rigorous bound on its rounding, and every integral
     and sum that is cut off carries a proved bound on the rest (docs/proof.md). One epoch, also an unfinished one,
     fixed bins and deterministic batches are proved to six digits, and the certificate is checked by an independent
-    program before it is returned. Several epochs with redrawn bins and Poisson steps are composed between a
-    pair below and a pair above, in minutes: 1 to 4 % of δ from above in what was tried, more from below.
+    program before it is returned. Several epochs with redrawn bins and Poisson steps are composed between a pair
+    below and a pair above: δ is known to 1 % there, or ε is.
 
     Args:
         mechanism: what is run. Numbers are taken as the doubles that they are.
         epsilon: the ε at which δ is enclosed, from 10⁻⁴ to 30. Give this or `delta`.
         delta: the δ for which an ε is to be proved: the certificate's `epsilon` is such an ε.
         tolerance: the largest relative width of the enclosure of δ of one epoch.
+        minutes: the CPU time after which the prover gives up.
 
     Returns:
         The certificate: `lower` ≤ δ ≤ `upper` as decimals, both directions, and what is needed to check it.
 
     Raises:
         InvalidInputError: an argument is out of its range, or the mechanism is one that cannot be proved about.
-        AccuracyError: the proof would take too long, or δ is too small. No unproved number is ever returned.
+        AccuracyError: the proof takes longer than `minutes`, or δ is too small. No unproved number is ever returned.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -76,17 +83,18 @@ def certify(
     if (epsilon is None) == (delta is None):
         advice = "Give the ε at which δ is to be proved, or the δ for which an ε is."
         raise InvalidInputError("epsilon and delta", (epsilon, delta), "one number and one None", advice)
-    if delta is not None:
-        return _at_delta(mechanism, _check.delta(delta), width)
-    at = _check.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Proofs are for this range.")
-    return _at_epsilon(mechanism, at, width)
+    limit = _check.real("minutes", minutes, 0.0, advice="Leave it out for ten.")
+    with within(limit):
+        if delta is not None:
+            return _at_delta(mechanism, _check.delta(delta), width)
+        at = _check.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Proofs are for this range.")
+        run = bins_of(mechanism)
+        return (
+            _one_epoch(mechanism, run, at, width) if isinstance(run, Bins) else _composed(mechanism, run, at)
+        )
 
 
-def _at_epsilon(mechanism: Mechanism, epsilon: float, width: float) -> Certificate:
-    bins = bins_of(mechanism)
-    if isinstance(bins, Composition):
-        bins.smallest = min(max(float(mechanism.delta(epsilon).value), _SMALLEST), 0.1)
-        return _composed(mechanism, bins, epsilon)
+def _one_epoch(mechanism: Mechanism, bins: Bins, epsilon: float, width: float) -> Certificate:
     parts = {}
     exact = exact_fraction(epsilon)
     digits = math.ceil(-math.log10(width)) + 2
@@ -104,12 +112,24 @@ def _at_epsilon(mechanism: Mechanism, epsilon: float, width: float) -> Certifica
     return made
 
 
-def _composed(mechanism: Mechanism, composition: Composition, epsilon: float) -> Certificate:
+def _composed(mechanism: Mechanism, run: Parts, epsilon: float) -> Certificate:
+    """Composed on finer and finer lattices, until δ is known to 1 %, or its ε is."""
+    composition = Composition(run, min(max(float(mechanism.delta(epsilon).value), _SMALLEST), 0.1))
+    while True:
+        made = _stated(mechanism, composition, epsilon)
+        least, most = Fraction(made.lower), Fraction(made.upper)
+        if most - least <= WIDTH * least:
+            return made
+        if Fraction(_stated(mechanism, composition, epsilon * (1 + float(WIDTH))).upper) <= least:
+            return made
+        composition = composition.finer(_FINER)
+
+
+def _stated(mechanism: Mechanism, composition: Composition, epsilon: float) -> Certificate:
     parts = {}
     for direction in DIRECTIONS:
         ball = composition.delta(exact_fraction(epsilon), direction)
-        found = Enclosure(ball, composition.facts)
-        parts[direction] = _part(found, _COMPOSED_DIGITS, Fraction(0), {})
+        parts[direction] = _part(Enclosure(ball, composition.facts), _COMPOSED_DIGITS, Fraction(0), {})
     return Certificate(mechanism, epsilon, parts, "composition", None, versions())
 
 
@@ -120,36 +140,49 @@ def _part(found: Enclosure, digits: int, spare: Fraction, other: dict[str, Any])
 
 
 def _at_delta(mechanism: Mechanism, delta: float, width: float) -> Certificate:
-    bins = bins_of(mechanism, delta)
+    run = bins_of(mechanism)
     start = float(mechanism.epsilon(delta).upper)
-    last: Certificate | None = None
+    if isinstance(run, Bins):
+        made = _raised(lambda epsilon: _one_epoch(mechanism, run, epsilon, width), start, delta)
+        if made is not None:
+            return made
+        raise AccuracyError(
+            f"No ε up to {start * (1 + _RAISE[-1]):.6g} could be proved at δ = {delta:g}. Certify at a larger ε."
+        )
+    composition = Composition(run, max(delta, _SMALLEST))
+    while True:
+        made = _raised(lambda epsilon: _stated(mechanism, composition, epsilon), start, delta)  # noqa: B023
+        if made is not None:
+            below = _stated(mechanism, composition, made.epsilon / (1 + float(WIDTH)))
+            if made.epsilon == LEAST_EPSILON or Fraction(below.lower) >= Fraction(delta):
+                return made
+        composition = composition.finer(_FINER)
+
+
+def _raised(prove: Callable[[float], Certificate], start: float, delta: float) -> Certificate | None:
+    """The first of some ε, from the accountant's on, whose δ is proved to be at most the one asked for."""
     for more in _RAISE:
         epsilon = max(start * (1 + more), LEAST_EPSILON)
         _check.real("the ε of this δ", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Ask for another δ.")
-        if isinstance(bins, Composition):
-            last = _composed(mechanism, bins, epsilon)
-        else:
-            last = _at_epsilon(mechanism, epsilon, width)
-        if Fraction(last.upper) <= Fraction(delta):
-            return replace(last, target_delta=delta)
-    assert last is not None
-    raise AccuracyError(
-        f"No ε up to {last.epsilon:.6g} could be proved at δ = {delta:g}: there δ is at most {last.upper}. "
-        "Certify at a larger ε."
-    )
+        made = prove(epsilon)
+        if Fraction(made.upper) <= Fraction(delta):
+            return replace(made, target_delta=delta)
+    return None
 
 
-def check(certificate: Certificate) -> str:
+def check(certificate: Certificate, *, minutes: float = MINUTES) -> str:
     """Confirm a certificate: one epoch by the independent checker, a composition by computing it again.
 
     Args:
         certificate: what `certify` made, perhaps on another machine.
+        minutes: the CPU time after which a composition is given up.
 
     Returns:
         How it was confirmed, in words.
 
     Raises:
         InvalidInputError: what it states was not confirmed.
+        AccuracyError: the composition takes longer than `minutes`.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -159,9 +192,12 @@ def check(certificate: Certificate) -> str:
     saved = certificate.to_dict()
     try:
         if saved["method"] == "composition":
-            _compute_again(certificate)
+            with within(_check.real("minutes", minutes, 0.0, advice="Leave it out for ten.")):
+                _compute_again(certificate)
             return "by computing it again"
         checker.check(saved)
+    except AccuracyError:  # not enough time to tell
+        raise
     except (ValueError, ArithmeticError, KeyError, TypeError) as reason:
         raise InvalidInputError(
             "the certificate", certificate.upper, f"confirmed, but: {reason}", "Certify the mechanism again."
@@ -172,10 +208,12 @@ def check(certificate: Certificate) -> str:
 def _compute_again(certificate: Certificate) -> None:
     """Raise ValueError unless the same computation gives an enclosure that is at least as close."""
     contour = certificate.directions[DIRECTIONS[0]].contour
-    composition = bins_of(certificate.mechanism, _check.delta(contour.get("smallest")))
-    if not isinstance(composition, Composition):
+    run = bins_of(certificate.mechanism)
+    if isinstance(run, Bins):
         raise ValueError("this mechanism is not a composition")
-    again = _composed(certificate.mechanism, composition, certificate.epsilon)
+    points = _check.integer("points", contour.get("points"), 1, MOST_POINTS, advice="Certify it again.")
+    composition = Composition(run, _check.delta(contour.get("smallest")), points)
+    again = _stated(certificate.mechanism, composition, certificate.epsilon)
     for name, part in again.directions.items():
         stated = certificate.directions[name]
         if Fraction(stated.lower) > Fraction(part.lower) or Fraction(stated.upper) < Fraction(part.upper):
@@ -185,11 +223,8 @@ def _compute_again(certificate: Certificate) -> None:
         raise ValueError("δ is not below the target that the certificate is for")
 
 
-def bins_of(mechanism: Mechanism, smallest: float | None = None) -> Bins | Composition:
-    """The bins of one epoch that are as private as the mechanism, or the parts that it is composed of.
-
-    `smallest` is the δ at which a composition is to be accurate.
-    """
+def bins_of(mechanism: Mechanism) -> Bins | Parts:
+    """The bins of one epoch that are as private as the mechanism, or the parts that it is composed of."""
     sampler, epochs, rest = mechanism.sampler, mechanism.epochs, mechanism.last_epoch_steps
     sigma2, steps = exact_fraction(mechanism.noise_multiplier) ** 2, sampler.steps
     if sampler.max_batch_size is not None:
@@ -225,7 +260,7 @@ def bins_of(mechanism: Mechanism, smallest: float | None = None) -> Bins | Compo
         _check.real("the noise of a bin", sigma, LEAST_SIGMA, MOST_SIGMA, advice=advice)
     if steps == 1 and composed:  # every batch has every example: a Gaussian mechanism
         return Bins(((1, sigma2 / mechanism.total_steps),), 1)
-    return Composition(composed, smallest or _SMALLEST) if composed else Bins(tuple(groups), steps)
+    return tuple(composed) or Bins(tuple(groups), steps)
 
 
 def exact_fraction(x: float) -> fmpq:

@@ -1,14 +1,15 @@
-"""Several epochs with redrawn bins, and Poisson steps: pairs above and below, composed (docs/proof.md, 13 to 17).
+"""Several epochs with redrawn bins, and Poisson steps: pairs above and below, composed (docs/proof.md, 13 to 18).
 
 f(K) = E(S − K)₊ of one part of the run is enclosed at some nodes K = e^{ih}. A convex polygon through the upper ends
 lies above f, one through the lower ends less the largest gap of a chord lies below. Both are curves of pairs whose
-losses are multiples of h: polynomials, whose powers are computed in balls.
+losses are multiples of h: polynomials, whose powers are computed in balls. Of thousands of steps a few are multiplied
+at a time, and the polygons of their curve on a coarser lattice go on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,27 +19,20 @@ import numpy as np
 from flint import arb, arb_poly, ctx, fmpq
 
 from ballsbins.errors import AccuracyError
+from ballsbins.proof.budget import spend
 from ballsbins.proof.one_epoch import Bins, enclose
 
-_BITS = 320  # of all that follows the enclosures
-_RELATIVE = 1e-7  # width of the enclosures at the nodes: a choice
-_PER_DEVIATION = 14  # lattice points per standard deviation of one part, or so: a choice
-_SPARSE = 20  # nodes are |i|/20 lattice points apart: a choice
-_DEVIATIONS = 12  # of the sum of all losses that a lattice has to span at least: a choice
-_TAIL = 1e-5  # of δ, that may be lost at each end of a part and of a power: a choice
-MOST_COEFFICIENTS = 400_000  # of a polynomial; some seconds per product. Beyond, the question is refused
-
-
-@dataclass(frozen=True)
-class Masses:
-    """Q's masses on the losses ih, from i = `first` on; what is missing to 1 is outside, or at ±∞."""
-
-    first: int
-    poly: arb_poly
-
-    def __mul__(self, other: Masses) -> Masses:
-        """Independent runs: losses add up."""
-        return Masses(self.first + other.first, self.poly * other.poly)
+_BITS = 192  # of all that follows the enclosures: masses of 1e-25 keep thirty digits
+_RELATIVE = 1e-6  # width of the enclosures at the nodes: a choice
+_TAIL = 1e-4  # of δ, that may be lost at each end of a part and of a power: a choice
+_DROP = 0.15  # by how much log f may fall where nodes are several lattice points apart: a choice
+POINTS = 20  # lattice points per standard deviation of one part, at the first try: a choice
+_AT_ONCE, _COARSER = (
+    64,
+    8,
+)  # factors that are multiplied before the lattice is made coarser by their root: a choice
+_DIRECT = 128  # factors that are multiplied on one lattice
+MOST_COEFFICIENTS = 1_000_000  # of a polynomial: some seconds per product. Beyond, the question is refused
 
 
 @dataclass(frozen=True)
@@ -48,51 +42,6 @@ class Node:
     index: int
     strike: arb
     value: arb
-
-
-class Part:
-    """One epoch, an unfinished one, or one Poisson step, run `count` times."""
-
-    def __init__(self, bins: Bins, count: int) -> None:
-        """Name what is run, and how often."""
-        self.bins, self.count = bins, count
-
-    @cached_property
-    def deviation(self) -> float:
-        """About the standard deviation of S: 2.5 E(S − 1)₊."""
-        return 2.5 * float(enclose(self.bins, fmpq(0), "remove", 1e-2).ball.mid())
-
-    def value(self, k: fmpq, floor: float, guess: float) -> arb:
-        """The out-of-the-money value at K = e^k; what is below `floor` need not be known to a relative width."""
-        if k >= 0:
-            return enclose(self.bins, k, "remove", _RELATIVE, floor=floor, guess=guess).ball
-        ball = enclose(self.bins, -k, "add", _RELATIVE, floor=floor, guess=guess).ball
-        return ball * arb(k).exp()
-
-    def nodes(self, h: fmpq, floor: float) -> list[Node]:
-        """Nodes on both sides until the values are below `floor`, farther apart farther out."""
-        found = [self._node(0, h, floor, 0.0)]
-        for sign in (1, -1):
-            i, node = 0, found[0]
-            while True:
-                i += sign * max(1, abs(i) // _SPARSE)
-                if abs(i) > MOST_COEFFICIENTS:
-                    raise AccuracyError(
-                        "The losses of one part spread too far for a lattice. Use the exact accountant."
-                    )
-                node = self._node(i, h, floor, max(float(node.value.mid()) / 2, floor))
-                found.append(node)
-                if node.value.upper() < floor:
-                    break
-        return sorted(found, key=lambda node: node.index)
-
-    def _node(self, i: int, h: fmpq, floor: float, guess: float) -> Node:
-        with ctx.workprec(_BITS):
-            value = self.value(i * h, floor, guess)
-            strike = (arb(h) * i).exp()
-            most = arb(1) if i >= 0 else strike
-            lower, upper = value.lower().max(arb(0)), value.upper().min(most)
-            return Node(i, strike, lower.union(upper))
 
 
 def intrinsic(node: Node) -> arb:
@@ -154,93 +103,209 @@ def _over_chord(a: tuple[Node, arb], b: tuple[Node, arb], c: tuple[Node, arb]) -
     return (b[1] - a[1]) * (c[0].strike - a[0].strike) - (c[1] - a[1]) * (b[0].strike - a[0].strike)
 
 
-def masses(polygon: Sequence[tuple[Node, arb]], before: arb) -> Masses:
-    """The jumps of the slope, which is `before` left of the polygon and 0 right of it."""
+def jumps(polygon: Sequence[tuple[Node, arb]]) -> tuple[int, arb_poly]:
+    """The jumps of the slope, which is −1 left of the first vertex and 0 right of the last: Q's masses."""
     vertices = [vertex for vertex in polygon if vertex[0].strike > 0]
     slopes = [(d - b) / (c.strike - a.strike) for (a, b), (c, d) in pairwise(polygon)]
     if len(vertices) == len(polygon):
-        slopes = [before, *slopes]
+        slopes = [arb(-1), *slopes]
     slopes.append(arb(0))
     first, last = vertices[0][0].index, vertices[-1][0].index
     coefficients = [arb(0)] * (last - first + 1)
     for (node, _), left, right in zip(vertices, slopes, slopes[1:], strict=False):
         coefficients[node.index - first] = (right - left).lower().max(arb(0))
-    return Masses(first, arb_poly(coefficients))
+    return first, arb_poly(coefficients)
+
+
+@dataclass(frozen=True)
+class Masses:
+    """Q's masses on the losses ih, from i = `first` on; what is missing to 1 is outside, or at ±∞."""
+
+    first: int
+    poly: arb_poly
+
+    def __mul__(self, other: Masses) -> Masses:
+        """Independent runs: losses add up."""
+        return Masses(self.first + other.first, self.poly * other.poly)
+
+    def nodes(self, step: fmpq, every: int, missing: Callable[[arb, arb, arb], arb]) -> list[Node]:
+        """The curve at every so-many-th lattice point; `missing(K, rp, rq)` is what the masses not kept add to it."""
+        q = self.poly.coeffs()
+        growth, factor = (arb(step) * self.first).exp(), arb(step).exp()
+        p = []
+        for mass in q:
+            p.append(mass * growth)
+            growth *= factor
+        rest_p, rest_q = ((1 - sum(row, arb(0))).max(arb(0)) for row in (p, q))
+        found = []
+        # i runs over the coarse lattice; for K < 1 sums of what is below, for K ≥ 1 of what is above
+        low, high = -(-self.first // every) - 1, (self.first + len(q) - 1) // every + 1
+        for sign in (-1, 1):
+            sum_p, sum_q = arb(0), arb(0)
+            at = 0 if sign < 0 else len(q) - 1
+            points = range(low, min(high, -1) + 1) if sign < 0 else range(high, max(low, 0) - 1, -1)
+            for i in points:
+                while 0 <= at < len(q) and sign * (self.first + at - i * every) > 0:
+                    sum_p, sum_q, at = sum_p + p[at], sum_q + q[at], at - sign
+                strike = (arb(step) * (i * every)).exp()
+                value = sign * (sum_p - strike * sum_q) + missing(strike, rest_p, rest_q)
+                found.append(Node(i, strike, value.max(arb(0))))
+        return sorted(found, key=lambda node: node.index)
+
+
+def revealed(strike: arb, rest_p: arb, rest_q: arb) -> arb:
+    """What is missing tells all: losses of ±∞, for the pair above."""
+    return rest_p if strike >= 1 else strike * rest_q
+
+
+def merged(strike: arb, rest_p: arb, rest_q: arb) -> arb:
+    """What is missing is one outcome: a post-processing, for the pair below."""
+    gain = rest_p - strike * rest_q
+    return (gain if strike >= 1 else -gain).max(arb(0))
+
+
+def _coarse_above(masses: Masses, step: fmpq) -> Masses:
+    return Masses(*jumps(above(masses.nodes(step, _COARSER, revealed))))
+
+
+def _coarse_below(masses: Masses, step: fmpq) -> Masses:
+    return Masses(*jumps(below(masses.nodes(step, _COARSER, merged))))
+
+
+class Part:
+    """One epoch, an unfinished one, or one Poisson step, run `count` times."""
+
+    def __init__(self, bins: Bins, count: int) -> None:
+        """Name what is run, and how often."""
+        self.bins, self.count = bins, count
+
+    @cached_property
+    def deviation(self) -> float:
+        """About the standard deviation of S: 2.5 E(S − 1)₊."""
+        return 2.5 * float(enclose(self.bins, fmpq(0), "remove", 1e-2).ball.mid())
+
+    def value(self, k: fmpq, floor: float, guess: float) -> arb:
+        """The out-of-the-money value at K = e^k; what is below `floor` need not be known to a relative width."""
+        if k >= 0:
+            return enclose(self.bins, k, "remove", _RELATIVE, floor=floor, guess=guess).ball
+        ball = enclose(self.bins, -k, "add", _RELATIVE, floor=floor, guess=guess).ball
+        return ball * arb(k).exp()
+
+    def nodes(self, h: fmpq, floor: float, sparse: int) -> list[Node]:
+        """Nodes on both sides until the values are below `floor`, up to |i|/`sparse` lattice points apart."""
+        found = [self._node(0, h, floor, 0.0)]
+        for sign in (1, -1):
+            i, node, drop = 0, found[0], math.inf
+            while node.value.upper() >= floor:
+                jump = max(1, min(abs(i) // sparse, int(_DROP / drop)))
+                i += sign * jump
+                _refuse_long(abs(i))
+                last, node = node, self._node(i, h, floor, max(float(node.value.mid()) / 2, floor))
+                if node.value > 0:
+                    drop = max(float((last.value / node.value).log().mid()) / jump, 1e-9)
+                found.append(node)
+        return sorted(found, key=lambda node: node.index)
+
+    def _node(self, i: int, h: fmpq, floor: float, guess: float) -> Node:
+        spend()
+        with ctx.workprec(_BITS):
+            value = self.value(i * h, floor, guess)
+            strike = (arb(h) * i).exp()
+            most = arb(1) if i >= 0 else strike
+            lower, upper = value.lower().max(arb(0)), value.upper().min(most)
+            return Node(i, strike, lower.union(upper))
+
+
+Factors = list[tuple[Masses, int]]
 
 
 class Composition:
     """All parts together: δ at any ε, between a pair below and a pair above."""
 
-    def __init__(self, parts: Sequence[Part], smallest: float) -> None:
-        """Compose for δ down to about `smallest`."""
-        self.parts, self.smallest = parts, smallest
-        total = math.sqrt(sum(part.count * part.deviation**2 for part in parts))
-        least = min(part.deviation for part in parts)
-        step = max(least / _PER_DEVIATION, total / 2000) if len(parts) > 1 else least / _PER_DEVIATION
-        self.step = fmpq(*float(np.ldexp(np.round(np.ldexp(step, 60)), -60)).as_integer_ratio())
+    def __init__(self, parts: Sequence[Part], smallest: float, points: int = POINTS) -> None:
+        """Compose for δ down to about `smallest`, with so many lattice points per standard deviation of a part."""
+        self.parts, self.smallest, self.points = parts, smallest, points
         self.count = sum(part.count for part in parts)
+        self.first_step = _binary(min(part.deviation for part in parts) / self.points)
         self.nodes = 0
+
+    def finer(self, times: int) -> Composition:
+        """The same on a finer lattice."""
+        return Composition(self.parts, self.smallest, self.points * times)
 
     @property
     def facts(self) -> dict[str, Any]:
         """How the enclosure is computed, for a certificate."""
-        length = max(pair.poly.length() for pair in self.pairs)
+        (lower, upper), step = self.pairs
         return {
             "kind": "composition",
             "smallest": self.smallest,
-            "step": str(self.step),
+            "points": self.points,
+            "step": str(step),
             "nodes": self.nodes,
-            "coefficients": length,
+            "coefficients": max(lower.poly.length(), upper.poly.length()),
             "bits": _BITS,
         }
 
     @cached_property
-    def pairs(self) -> tuple[Masses, Masses]:
-        """(below, above)."""
-        spread = math.sqrt(sum(part.count * part.deviation**2 for part in self.parts)) / float(arb(self.step))
-        _refuse_long(int(_DEVIATIONS * spread))
-        ends: list[Masses | None] = [None, None]
+    def pairs(self) -> tuple[tuple[Masses, Masses], fmpq]:
+        """(below, above), and the step of their lattice."""
         with ctx.workprec(_BITS):
+            lower: Factors = []
+            upper: Factors = []
             for part in self.parts:
-                nodes = part.nodes(self.step, self.smallest * _TAIL / self.count)
+                nodes = part.nodes(self.first_step, self.smallest * _TAIL / self.count, self.points)
                 self.nodes += len(nodes)
-                for side, polygon in enumerate((below(nodes), above(nodes))):
-                    power = self._power(masses(polygon, arb(-1)), part.count)
-                    old = ends[side]
-                    ends[side] = power if old is None else old * power
-        assert ends[0] is not None
-        assert ends[1] is not None
-        return ends[0], ends[1]
+                lower.append((Masses(*jumps(below(nodes))), part.count))
+                upper.append((Masses(*jumps(above(nodes))), part.count))
+            step = self.first_step
+            while max(count for _, count in upper) > _DIRECT:
+                lower = [(_coarse_below(m, step), n) for m, n in self._fewer(lower, step)]
+                upper = [(_coarse_above(m, step), n) for m, n in self._fewer(upper, step)]
+                step *= _COARSER
+            return (self._product(lower, step), self._product(upper, step)), step
 
-    def _power(self, base: Masses, count: int) -> Masses:
-        """The count-fold product; ends of little mass are dropped, which `delta` accounts for."""
+    def _fewer(self, factors: Factors, step: fmpq) -> Factors:
+        """The same product of fewer factors: `_AT_ONCE` of the old ones each, and one for the rest."""
+        made = [(self._power(m, _AT_ONCE, step), n // _AT_ONCE) for m, n in factors if n >= _AT_ONCE]
+        rest = [(m, n % _AT_ONCE) for m, n in factors if n % _AT_ONCE]
+        return [*made, (self._product(rest, step), 1)] if rest else made
+
+    def _product(self, factors: Factors, step: fmpq) -> Masses:
         result: Masses | None = None
-        done = 0
-        for bit in bin(count)[2:]:
-            if result is not None:
-                result, done = self._trimmed(result * result, 2 * done), 2 * done
-            if bit == "1":
-                result, done = base if result is None else self._trimmed(result * base, done + 1), done + 1
+        for base, count in factors:
+            power = self._power(base, count, step)
+            result = power if result is None else self._trimmed(result * power, step)
         assert result is not None
         return result
 
-    def _trimmed(self, masses: Masses, done: int) -> Masses:
-        spare = self.smallest * _TAIL * done / self.count
-        coefficients = [float(c.mid()) for c in masses.poly.coeffs()]
-        if not coefficients:
+    def _power(self, base: Masses, count: int, step: fmpq) -> Masses:
+        """The count-fold product; ends of little mass are dropped, which `delta` accounts for."""
+        result = base
+        for bit in bin(count)[3:]:
+            result = self._trimmed(result * result, step)
+            if bit == "1":
+                result = self._trimmed(result * base, step)
+        return result
+
+    def _trimmed(self, masses: Masses, step: fmpq) -> Masses:
+        spend()
+        spare = self.smallest * _TAIL / self.count
+        coefficients = masses.poly.coeffs()
+        q = np.array([float(c.mid()) for c in coefficients])
+        if not len(q):
             return masses
-        q = np.array(coefficients)
         with np.errstate(over="ignore"):
-            p = q * np.exp(np.minimum((masses.first + np.arange(len(q))) * float(arb(self.step)), 700.0))
+            p = q * np.exp(np.minimum((masses.first + np.arange(len(q))) * float(arb(step)), 700.0))
         low = int(np.searchsorted(np.cumsum(q), spare))
         high = len(q) - int(np.searchsorted(np.cumsum(p[::-1]), spare))
         _refuse_long(high - low)
-        return Masses(masses.first + low, arb_poly(masses.poly.coeffs()[low:high]))
+        return Masses(masses.first + low, arb_poly(coefficients[low:high]))
 
     def delta(self, epsilon: fmpq, direction: str) -> arb:
         """A ball that holds δ: from the pair below without, to the pair above with all that was dropped."""
         with ctx.workprec(_BITS):
-            lower, upper = self.pairs
+            (lower, upper), _ = self.pairs
             least = self._divergence(lower, epsilon, direction)[0].lower().max(arb(0))
             value, kept = self._divergence(upper, epsilon, direction)
             most = (value + 1 - kept).upper().min(arb(1))
@@ -248,8 +313,9 @@ class Composition:
 
     def _divergence(self, masses: Masses, epsilon: fmpq, direction: str) -> tuple[arb, arb]:
         """Σ (p − e^ε q)₊ and Σ p; or the same with p and q exchanged."""
-        ratio, factor = arb(epsilon).exp(), arb(self.step).exp()
-        growth = (arb(self.step) * masses.first).exp()
+        step = self.pairs[1]
+        ratio, factor = arb(epsilon).exp(), arb(step).exp()
+        growth = (arb(step) * masses.first).exp()
         value, kept = arb(0), arb(0)
         for q in masses.poly.coeffs():
             p = q * growth
@@ -262,6 +328,11 @@ class Composition:
                 value += gain.nonnegative_part()
             growth *= factor
         return value, kept
+
+
+def _binary(x: float) -> fmpq:
+    """About x, as a fraction of sixty bits."""
+    return fmpq(*float(np.ldexp(np.round(np.ldexp(x, 60)), -60)).as_integer_ratio())
 
 
 def _refuse_long(length: int) -> None:

@@ -14,11 +14,11 @@ from flint import acb, arb, ctx, fmpq
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from ballsbins.proof.basket import Basket, Product
-from ballsbins.proof.steering import Sketch
+from ballsbins.proof.basket import Basket, Product, Sketch
 from ballsbins.proof.transform import exact
 
 _PIECE, _LEAST_PIECE, _GROWTH = 0.04, 1e-5, 1.05  # lengths of pieces of an arm: a choice
+_BOUND_BITS = 96  # of error bounds: a few digits of them are enough
 Array = NDArray[np.float64]
 _ANGLES = (0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.45)  # that are tried: a choice
 
@@ -42,30 +42,39 @@ class Hyperbola:
 
 def choose_hyperbola(sketch: Sketch, log_tolerance: float, other: float = 1.0) -> Hyperbola | None:
     """A hyperbola whose error is about e^log_tolerance, absolute, `other` times as far right: a choice."""
-    saddle = sketch.saddle()
+    saddle = sketch.saddle
     best: Hyperbola | None = None
+    worse = 0
     for factor in (0.7, 1.0, 1.5, 2.2, 3.5, 6.0, 10.0, 18.0, 32.0, 60.0):
-        mu = saddle * factor * other
+        if worse > 1:
+            break
+        mu, before = saddle * factor * other, best
         right = sketch.log_transform(mu) - math.log(2 * mu) - log_tolerance + 1.5
         arms = {}
         for angle in _ANGLES:
             far = _far(sketch, mu, angle, log_tolerance)
-            arms[angle] = far, _rough_arm(sketch, mu, angle, far)
+            u, pieces = _rough_arm(sketch, mu, angle, far)
+            alive = np.nonzero(np.logaddexp.accumulate(pieces[::-1])[::-1] > log_tolerance)[0]
+            end = u[alive[-1] + 1] + 0.05 if len(alive) else 0.0  # 0: unknown
+            arms[angle] = (
+                far,
+                float(np.logaddexp.reduce(pieces)) - math.log(math.pi) - log_tolerance + 1.5,
+                end,
+            )
         for i, edge in enumerate(_ANGLES):
-            u, pieces = arms[edge][1]
-            left = float(np.logaddexp.reduce(pieces)) - math.log(math.pi) - log_tolerance + 1.5
+            left = arms[edge][1]
             for alpha in _ANGLES[:i]:
+                end = arms[alpha][2]
+                if end == 0:
+                    continue
                 step = min(
                     2 * math.pi * alpha / max(right, 1.0), 2 * math.pi * (edge - alpha) / max(left, 1.0)
                 )
-                u, pieces = arms[alpha][1]
-                alive = np.nonzero(np.logaddexp.accumulate(pieces[::-1])[::-1] > log_tolerance)[0]
-                if len(alive) == 0 or alive[-1] + 1 >= len(u):
-                    continue
                 far = max(arms[alpha][0], arms[edge][0])
-                found = Hyperbola(mu, alpha, edge, step, math.ceil((u[alive[-1] + 1] + 0.05) / step), far)
+                found = Hyperbola(mu, alpha, edge, step, math.ceil(end / step), far)
                 if best is None or found.nodes < best.nodes:
                     best = found
+        worse = worse + 1 if best is before and best is not None else 0
     return best
 
 
@@ -132,7 +141,8 @@ def put_on_hyperbola(basket: Basket, path: Hyperbola, nats: float) -> tuple[arb,
             omega = mu * (1 + sine)
             term = ((kappa * omega).exp() * product(omega) * mu * cosine / omega**2).real
             total += term / 2 if j == 0 else term
-        radius = (strip_bound(basket, path) + end_bound(basket, path)).abs_upper()
+        with ctx.workprec(_BOUND_BITS):
+            radius = (strip_bound(basket, path) + end_bound(basket, path)).abs_upper()
         return total * step / arb.pi() + arb(0, radius), ctx.prec
 
 
@@ -167,11 +177,12 @@ def arm_bound(basket: Basket, path: Hyperbola, angle: float, start: float, slack
         u = exact(float(point))
         cosh, sinh = u.cosh(), u.sinh()
         far = mu * (1 - sine * cosh)
-        x = (2 * (rising * (u / 2).tanh()).atan() - arb.pi() / 2).max(arb(0))
-        factor = on_arm(basket, mu * (cosh - sine), ((1 - far) ** 2 + (mu * cosine * sinh) ** 2).sqrt(), x)
-        value = factor * (kappa * near.min(arb(0))).exp()
-        if not near < 0:
-            value = value.max(axis)
+        value = axis
+        if not far >= 0:
+            x = (2 * (rising * (u / 2).tanh()).atan() - arb.pi() / 2).max(arb(0))
+            away = ((1 - far) ** 2 + (mu * cosine * sinh) ** 2).sqrt()
+            turned = on_arm(basket, mu * (cosh - sine), away, x) * (kappa * near.min(arb(0))).exp()
+            value = turned if near < 0 else turned.max(axis)
         total += value.upper() * weight.upper() * (length + exact(slack))
         near = far
     rest = (basket.spread * alpha**2 / 2 + kappa * near).exp() / (2 * mu * (u / 2).sinh() ** 2)

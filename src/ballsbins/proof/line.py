@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from flint import acb, arb, ctx, fmpq
 
-from ballsbins.proof.basket import Basket, Product, laplace_at
-from ballsbins.proof.steering import Sketch, log_laplace
+from ballsbins.proof.basket import Basket, Product, Sketch, laplace_at, log_laplace
 from ballsbins.proof.transform import exact
 
 _TURNS = [math.pi / 2 * (i + 0.5) / 16 for i in range(16)]  # angles x that are tried: a choice
@@ -38,7 +37,7 @@ class Line:
 
 def choose_line(sketch: Sketch, log_tolerance: float, other: float = 1.0) -> Line | None:
     """A line whose error is about e^log_tolerance, absolute, `other` times as far right: a choice."""
-    saddle = sketch.saddle()
+    saddle = sketch.saddle
     best: Line | None = None
     for factor in (1.0, 1.5, 2.2, 3.3, 5.0, 8.0, 13.0, 20.0):
         c = saddle * factor * other

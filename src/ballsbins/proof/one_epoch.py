@@ -9,15 +9,18 @@ from typing import Any
 from flint import arb, ctx, fmpq
 
 from ballsbins.errors import AccuracyError
-from ballsbins.proof.basket import Basket, fmpq_float
+from ballsbins.proof import hyperbola, line
+from ballsbins.proof.basket import Basket, Sketch, fmpq_float
 from ballsbins.proof.hyperbola import Hyperbola, choose_hyperbola, put_on_hyperbola
 from ballsbins.proof.line import Line, choose_line, put_on_line
-from ballsbins.proof.steering import Sketch
 
 MOST_NODES = 20_000  # of a contour; a minute or so. Beyond, the question is refused
 _DEEPEST = -300.0  # log δ below which only Chernoff's bound is given (`add`), or nothing (`remove`)
 _NEXT_TO_NOTHING = arb(9) / arb(10) ** 201  # Chernoff's bound is not stated below this
 _START = 23.0  # nats below the peak at the first try: a choice
+_OTHER = 1.17  # how much farther right a second contour of the same kind goes: a choice
+_FEW_NODES = 1500  # of a contour of the other kind, up to which that is taken: a choice
+_MORE_BITS = 320  # than the prover needed, for closed forms: a choice
 _LINE_COST = 3.0  # nodes of a hyperbola that are worth one of a line, which needs more bits: a choice
 
 
@@ -110,7 +113,7 @@ class Put:
         self.sketch = Sketch(groups, max(excess + bins.visited, 1e-300), excess)
         self.divergence_bound = arb(1)
         if not self.worthless:
-            self.saddle = self.sketch.saddle()
+            self.saddle = self.sketch.saddle
             self.peak = self.sketch.log_transform(self.saddle) - math.log(self.saddle)
 
     def ratio(self) -> arb:
@@ -207,3 +210,34 @@ def _closed_form(bins: Bins, epsilon: fmpq, sign: int, tolerance: float) -> Encl
 def _upper_tail(x: arb) -> arb:
     """P(g > x) for a standard normal g."""
     return (x / arb(2).sqrt()).erfc() / 2
+
+
+def witness_for(
+    bins: Bins, epsilon: fmpq, direction: str, tolerance: float, found: Enclosure
+) -> dict[str, Any]:
+    """A second contour for the checker, with the lattices of L (θ = 0) and the precision that it needs.
+
+    The checker does not trust it: a poor one fails to convince.
+    """
+    kind = found.contour["kind"]
+    if kind not in ("hyperbola", "line"):
+        return {**found.contour, "bits": found.contour.get("bits", 192) + _MORE_BITS}
+    put = Put(bins, epsilon, 1 if direction == "remove" else -1)
+    with ctx.workprec(128):
+        log_tolerance = float((found.lower * arb(tolerance) / 4).log().mid()) - put.scale()
+        path: Hyperbola | Line | None
+        if kind == "hyperbola":
+            path = choose_line(put.sketch, log_tolerance)
+            if path is None or path.nodes > _FEW_NODES:
+                path = choose_hyperbola(put.sketch, log_tolerance, _OTHER)
+        else:
+            path = choose_hyperbola(put.sketch, log_tolerance)
+            if path is None or path.nodes > _FEW_NODES:
+                path = choose_line(put.sketch, log_tolerance, _OTHER)
+        if path is None or path.nodes > MOST_NODES:
+            raise AccuracyError("No second contour of reasonable length was found. Ask at another ε.")
+        nats = put.nats(path, log_tolerance)
+        module, kind = (line, "line") if isinstance(path, Line) else (hyperbola, "hyperbola")
+        product = module.product_on(put.basket, path, nats, upright=True)
+    inner = [{"step": x.step, "first": x.first, "last": x.last, "strip": x.strip} for x in product.lattices]
+    return {"kind": kind, **vars(path), "inner": inner, "bits": math.ceil(product.bits)}
