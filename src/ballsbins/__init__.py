@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ballsbins.proof.certify import certify
     from ballsbins.total import Total
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AccuracyError",

@@ -1,0 +1,93 @@
+"""Check what would be released: build twice, compare, install in clean environments, run tests/smoke.py there.
+
+    python tests/release.py [PYTHON ...] [--lowest]
+
+The wheel and the sdist are built twice, in different directories, and must agree byte for byte. The wheel is then
+installed, without extras, for every interpreter named (this one, if none is), and one that is built from the sdist
+for this one; `pip check` must be content. `--lowest` installs the lowest versions that pyproject.toml allows and also
+runs the tests of the accountant against them.
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# the accountant's own tests, without those that need an extra: quick, and close to every function of numpy and scipy
+LOWEST_TESTS = (
+    *("test_bound.py", "test_mechanism.py", "samplers", "cli/test_options.py"),
+    *(f"accounting/test_{name}.py" for name in ("gaussian", "one_epoch", "epochs", "poisson")),
+)
+PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def run(*words, **options):
+    subprocess.run([str(word) for word in words], check=True, **options)
+
+
+def environment(folder, python, *packages):
+    """A new environment with these packages, and its interpreter."""
+    run(python, "-m", "venv", folder)
+    made = folder / "bin" / "python"
+    run(made, *PIP, "install", *packages)
+    run(made, *PIP, "check")
+    return made
+
+
+def lowest():
+    """The lowest version of each core dependency that pyproject.toml allows, as requirements."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [line.split(",")[0].replace(">=", "==") for line in project["dependencies"]]
+
+
+def built(python, folder):
+    """The wheel and the sdist, built from a fresh checkout of what is committed."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    run("tar", "-x", "-C", folder, input=archive)
+    time = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    run(python, "-m", "build", "--no-isolation", folder, env=os.environ | {"SOURCE_DATE_EPOCH": time},
+        stdout=subprocess.DEVNULL)  # fmt: skip
+    return {path.name: path for path in (folder / "dist").iterdir()}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pythons", nargs="*", default=[sys.executable], metavar="PYTHON")
+    parser.add_argument("--lowest", action="store_true")
+    options = parser.parse_args()
+    os.environ.pop("PYTHONPATH", None)  # what is installed counts, not this directory
+    with tempfile.TemporaryDirectory(prefix="ballsbins-release-") as name:
+        folder = Path(name)
+        builder = environment(folder / "builder", sys.executable, "build", "hatchling>=1.27")
+        first, second = (built(builder, folder / place) for place in ("one", "two"))
+        for file in sorted(first):
+            digests = [hashlib.sha256(made[file].read_bytes()).hexdigest() for made in (first, second)]
+            assert digests[0] == digests[1], f"{file} differs from one build to the next"
+            print(f"{file}: {first[file].stat().st_size:,} bytes, sha256 {digests[0]}", flush=True)
+        wheel, sdist = (
+            next(path for name, path in first.items() if name.endswith(end)) for end in (".whl", ".tar.gz")
+        )
+        smoke = ROOT / "tests" / "smoke.py"
+        for number, python in enumerate(options.pythons):
+            run(environment(folder / f"wheel{number}", python, wheel), smoke)
+        run(environment(folder / "sdist", sys.executable, sdist), smoke)
+        if options.lowest:
+            made = environment(folder / "lowest", sys.executable, wheel, *lowest(), "pytest", "hypothesis")
+            run(made, smoke)
+            tests = [ROOT / "tests" / test for test in LOWEST_TESTS]
+            # old versions warn of what newer Pythons and packages will change: such warnings are no failures here
+            run(made, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=", *tests)
+
+
+if __name__ == "__main__":
+    main()
