@@ -207,6 +207,7 @@ def test_the_python_versions_declared_are_the_ones_tested():
     assert PROJECT["requires-python"] == ">=3.11,<3.14"
 
 
+@pytest.mark.slow
 def test_an_installed_ballsbins_works_without_extras():
     """The smoke tests that tests/release.py runs from the wheel, here from the source."""
     subprocess.run([sys.executable, str(ROOT / "tests" / "smoke.py")], check=True)
