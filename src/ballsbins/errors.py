@@ -47,7 +47,8 @@ class InvalidInputError(BallsBinsError, ValueError):
     def __init__(self, name: str, value: Any, bound: str, advice: str) -> None:
         """State that `name` is `value` but must satisfy `bound`; `advice` says what to do."""
         self.name, self.value, self.bound, self.advice = name, value, bound, advice
-        super().__init__(f"{name} is {_shown(value)}, but must be {bound}. {advice}")
+        missing = value is None and bound.startswith("given")
+        super().__init__(f"{name}{'' if missing else f' is {_shown(value)}, but'} must be {bound}. {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Cross a process boundary whole: a worker's error must arrive as what it is."""

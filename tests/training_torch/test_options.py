@@ -84,7 +84,7 @@ def test_an_argument_that_is_missing_is_named(name):
     model = net()
     whole = {"mechanism": MECHANISM, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
     whole |= {"dataset": images(), "max_grad_norm": CLIP, "key": 1}
-    with pytest.raises(InvalidInputError, match=f"^{name} is None, but must be given"):
+    with pytest.raises(InvalidInputError, match=f"^{name} must be given"):
         make_private(**{other: value for other, value in whole.items() if other != name})
 
 

@@ -180,7 +180,7 @@ def test_bad_files_and_histories_are_named(tmp_path):
     assert re.search(r"10 steps per epoch \(from [^)]*\), 1 epoch ", text)
     with pytest.raises(InvalidInputError, match="--epochs is 3, but must be left out"):
         ask(file, "-E", 3)
-    with pytest.raises(InvalidInputError, match="--claimed-epsilon is None, but must be given, or"):
+    with pytest.raises(InvalidInputError, match="--claimed-epsilon must be given, or"):
         answer("-d", 1e-5, "-T", 5)
 
 

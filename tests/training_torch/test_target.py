@@ -28,8 +28,8 @@ def test_a_sampler_and_a_target_are_a_mechanism():
 @pytest.mark.parametrize(
     ("first", "more", "words"),
     [
-        (BallsAndBins(4), {"epsilon": 3.0}, "delta is None, but must be given with a sampler"),
-        (BallsAndBins(4), {}, "epsilon is None, but must be given with a sampler"),
+        (BallsAndBins(4), {"epsilon": 3.0}, "delta must be given with a sampler"),
+        (BallsAndBins(4), {}, "epsilon must be given with a sampler"),
         (Mechanism(BallsAndBins(4), 1.0), TARGET, "epsilon is 3.0, but must be left out with a Mechanism"),
         (1.1, {}, "mechanism is 1.1, but must be a Mechanism"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from importlib import import_module
@@ -17,6 +18,11 @@ from ballsbins.errors import BallsBinsError, InvalidInputError
 
 class Command(TyperCommand):
     """A command that drops nothing it was given, and whose errors name options, not arguments of Python."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help, its paragraphs wrapped for the terminal and not as they are in the source."""
+        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option that is given twice but has one value: of the two, the first would be dropped."""
