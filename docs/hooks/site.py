@@ -15,12 +15,31 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).resolve().parents[2]
 # A drawing of ours has dark colours when it is the target `#only-dark`; the theme shows one of the two.
 DRAWING = re.compile(r"!\[([^\]]*)\]\((assets/\w+\.svg)\)")
+KEPT = re.compile(r"(`[^`]*`|\]\([^)]*\)|<[^>]*>)")
+POWER = re.compile(r"(?<=[\w)\]])\^(?:\{([^{}]+)\}|([−+]?\w+))")
+INDEX = re.compile(r"(?<![\w.])([^\W\d_])_(?:\{([^{}]+)\}|([A-Za-z0-9]+))(?![A-Za-z0-9_])")
 OUTSIDE = re.compile(r"\]\(\.\./((?:experiments|benchmarks|examples)/[^)#\s]+|[A-Z]+\.(?:md|cff))(#[^)]*)?\)")
 
 
 def _inside(path: str) -> str:
     """The address within the site of a file of the repository; text is shown by every browser as plain text."""
     return f"files/{path}" if path.endswith((".png", ".svg", ".json")) else f"files/{path}.txt"
+
+
+def _typeset(markdown: str) -> str:
+    """Raise exponents and lower indices of formulas in running text; code, headings and links stay as they are."""
+    lines, fenced = [], False
+    for line in markdown.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not line.startswith(("#", "    ", "```")):
+            parts = KEPT.split(line)  # at odd places what is kept
+            parts[::2] = [
+                INDEX.sub(r"\1<sub>\2\3</sub>", POWER.sub(r"<sup>\1\2</sup>", part)) for part in parts[::2]
+            ]
+            lines.append("".join(parts))
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def on_files(files: Files, *, config: Any) -> Files:
@@ -36,6 +55,6 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Let links that leave docs/ lead to the copies within the site, and show drawings as the theme wants them."""
+    """Let links that leave docs/ lead to copies within the site, show drawings in both themes, typeset formulas."""
     markdown = OUTSIDE.sub(lambda match: f"]({_inside(match[1])})", markdown)
-    return DRAWING.sub(r"![\1](\2#only-light)\n![\1](\2#only-dark)", markdown)
+    return DRAWING.sub(r"![\1](\2#only-light)\n![\1](\2#only-dark)", _typeset(markdown))
