@@ -56,6 +56,8 @@ def test_the_reference_has_every_name_that_documents_and_scripts_import():
         for module, names in re.findall(
             r"^\+?from (ballsbins[\w.]*) import ([^#\n]+)", path.read_text(), re.MULTILINE
         ):
+            if module.startswith("ballsbins.accounting"):
+                continue  # pages about the mathematics look inside
             for name in names.split(","):
                 whole = f"{module}.{name.strip()}"
                 assert name.strip() in listed or any(part.startswith(f"{whole}.") for part in reference), (
