@@ -57,7 +57,9 @@ def build(
     ] = None,
     examples: Annotated[
         int | None,
-        typer.Option("--examples", "-n", help="Rows that there must be.", rich_help_panel=DATA),
+        typer.Option(
+            "--examples", "-n", help="Number of rows to expect; any other is an error.", rich_help_panel=DATA
+        ),
     ] = None,
     key_file: KeyFileOption = None,
     remove: Annotated[

@@ -171,9 +171,10 @@ class Work:
     compression: Annotated[
         str, typer.Option("--compression", help="snappy, zstd, lz4 or none.", rich_help_panel=HOW)
     ] = "snappy"
-    engine: Annotated[EngineName, typer.Option("--engine", help="Where it runs.", rich_help_panel=HOW)] = (
-        EngineName.EMBEDDED
-    )
+    engine: Annotated[
+        EngineName,
+        typer.Option("--engine", help="Where to run: on this machine, or on Spark.", rich_help_panel=HOW),
+    ] = EngineName.EMBEDDED
     master: Annotated[
         str | None,
         typer.Option("--master", help="Spark's master; local[*] by default.", rich_help_panel=HOW),

@@ -57,7 +57,7 @@ def certify(
         typer.Option("--check", help="A certificate to check, in place of the options of the run."),
     ] = None,
 ) -> None:
-    """A proof that δ is what we say.
+    """Prove a bound on δ, or check a proof.
 
     For example: ballsbins certify --sampler balls-and-bins -s 0.35 -T 1000 -e 10 --json proof.json
     """

@@ -125,7 +125,7 @@ def curve(
     run: Run,
     smallest: Annotated[float, typer.Option("--from", help="Smallest ε.")] = 0.0,
     largest: Annotated[float, typer.Option("--to", help="Largest ε.")] = 10.0,
-    points: Annotated[int, typer.Option("--points", help="How many.", min=2, max=1_000_000)] = 101,
+    points: Annotated[int, typer.Option("--points", help="Number of points.", min=2, max=1_000_000)] = 101,
     out: Annotated[
         Path | None,
         typer.Option(

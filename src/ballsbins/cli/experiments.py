@@ -52,7 +52,8 @@ def reproduce(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", help="For utility: a directory of `ballsbins data prepare`, not generated data."
+            "--data",
+            help="For utility: a directory that `ballsbins data prepare` wrote, in place of generated data.",
         ),
     ] = None,
 ) -> None:

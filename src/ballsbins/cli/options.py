@@ -233,7 +233,7 @@ class Sampling:
         str | None,
         typer.Option(
             "--grid",
-            help="ε that hold together, from:to:points or a list 6,8,10. Needed to find ε.",
+            help="ε values whose bounds hold together: from:to:points, or a list 6,8,10. Needed to find ε.",
             rich_help_panel=_SAMPLED,
         ),
     ] = None
@@ -241,7 +241,7 @@ class Sampling:
         str | None,
         typer.Option(
             "--draw",
-            help="tilted, or as the paper: plain, importance, order-statistics or combined.",
+            help="tilted, or one of the paper's: plain, importance, order-statistics or combined.",
             rich_help_panel=_SAMPLED,
         ),
     ] = None
@@ -260,7 +260,8 @@ class Sampling:
         ),
     ] = None
     seed: Annotated[
-        int | None, typer.Option("--seed", help="One seed, one answer.", rich_help_panel=_SAMPLED)
+        int | None,
+        typer.Option("--seed", help="The same seed gives the same answer.", rich_help_panel=_SAMPLED),
     ] = None
     workers: Annotated[
         int | None,
@@ -271,7 +272,9 @@ class Sampling:
     state: Annotated[
         Path | None,
         typer.Option(
-            "--state", help="Save the samples here, and go on from what is there.", rich_help_panel=_SAMPLED
+            "--state",
+            help="File to save the samples in, and to continue from if it exists.",
+            rich_help_panel=_SAMPLED,
         ),
     ] = None
 

@@ -27,7 +27,7 @@ plot = typer.Typer(
 )
 
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
-PointsOption = Annotated[int, typer.Option("--points", help="How many.", min=2, max=1000)]
+PointsOption = Annotated[int, typer.Option("--points", help="Number of points.", min=2, max=1000)]
 
 # of `Batches` and `Run`: the comparison is of all samplers, without truncation
 _DRAWN = ("sampler", "fixed_bins")
@@ -141,7 +141,9 @@ def noise_vs_batch_size(
     out: OutOption,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option("--batch-size", "-b", help="May be given several times; powers of 2 by default."),
+        typer.Option(
+            "--batch-size", "-b", help="Batch size; may be given several times. Powers of 2 by default."
+        ),
     ] = None,
 ) -> None:
     """σ against batch size, for a target: ballsbins plot noise-vs-batch-size -n 60000 -e 3 -d 1e-6 -o b.png"""

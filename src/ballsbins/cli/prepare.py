@@ -111,7 +111,7 @@ def prepare(
         CategoriesName,
         typer.Option(
             "--categories",
-            help="hash: does not look at the data. vocabulary: of the training part; no privacy statement covers it.",
+            help="hash: independent of the data. vocabulary: of the training part, which no statement covers.",
         ),
     ] = CategoriesName.HASH,
     max_buckets: Annotated[
@@ -124,7 +124,7 @@ def prepare(
     salt: Annotated[str, typer.Option("--salt", help="Public text that the hash depends on.")] = "ballsbins",
     seed: Annotated[int, typer.Option("--seed", help="Decides the random split of sponsored-search.")] = 0,
     on_bad_line: Annotated[
-        OnBadLine, typer.Option("--on-bad-line", help="What a malformed line does.")
+        OnBadLine, typer.Option("--on-bad-line", help="What to do with a malformed line.")
     ] = OnBadLine.SKIP,
     json: JsonOption = False,
 ) -> None:

@@ -217,7 +217,9 @@ def plan(
     delta: DeltaOption,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option("--batch-size", "-b", help="May be given several times; powers of 2 by default."),
+        typer.Option(
+            "--batch-size", "-b", help="Batch size; may be given several times. Powers of 2 by default."
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -73,9 +73,9 @@ class About:
     date: Annotated[str | None, typer.Option("--date", help="Date of the run.", rich_help_panel=_ABOUT)] = (
         None
     )
-    contact: Annotated[str | None, typer.Option("--contact", help="Whom to ask.", rich_help_panel=_ABOUT)] = (
-        None
-    )
+    contact: Annotated[
+        str | None, typer.Option("--contact", help="Person or address to contact.", rich_help_panel=_ABOUT)
+    ] = None
     commit: Annotated[
         str | None, typer.Option("--commit", help="Commit of the code that ran.", rich_help_panel=_ABOUT)
     ] = None

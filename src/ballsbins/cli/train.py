@@ -103,7 +103,7 @@ def train(
         str | None,
         typer.Option(
             "--batches",
-            help="Read batches that ballsbins build wrote, also at s3://…; they decide the sampler.",
+            help="Batches that ballsbins build wrote, a directory or s3://…; they decide the sampler.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -119,7 +119,7 @@ def train(
         bool,
         typer.Option(
             "--accept-changes",
-            help="Go on, with independent noise, though data or machine changed since the checkpoint.",
+            help="Continue, with independent noise, although data or machine changed since the checkpoint.",
             rich_help_panel=_FILES,
         ),
     ] = False,
@@ -127,7 +127,7 @@ def train(
         bool,
         typer.Option(
             "--allow-uncovered",
-            help="Train though floating point is not covered on this machine; the card says so.",
+            help="Train even if floating point is not covered on this machine; the card says so.",
             rich_help_panel=RUN,
         ),
     ] = False,

@@ -273,7 +273,7 @@ def audit_training(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Does training keep the claim?
+    """Attack one training run: does it keep the claim?
 
     For example: ballsbins audit-training --sampler balls-and-bins -s 0.6 -T 50 -d 1e-5
 
