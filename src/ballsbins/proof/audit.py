@@ -1,4 +1,10 @@
-"""`make audit`: is the error that the double-precision accountant states large enough? Proved enclosures decide."""
+"""`make audit`: is the error that the double-precision accountant states large enough? Proved enclosures decide.
+
+    python -m ballsbins.proof.audit [KIND FIRST LAST]
+
+asks the questions FIRST to LAST − 1 of a kind, or a few hundred of all kinds. A question depends on its number alone,
+so a long audit can be run in pieces.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ballsbins.errors import AccuracyError, InvalidInputError
@@ -17,50 +23,64 @@ from ballsbins.proof.certify import bins_of, certify, exact_fraction, fraction
 from ballsbins.proof.one_epoch import Bins, enclose
 from ballsbins.samplers import BallsAndBins, Poisson
 
+ONE, SEVERAL, STEPS = "one-epoch", "several-epochs", "poisson"
+QUESTIONS = {ONE: 200, SEVERAL: 30, STEPS: 30}  # of each kind; those about one epoch are quick
 CONTAINED = "the stated interval contains the proved one"
 MEETS = "the two intervals meet, the proved one being wider"
 BROKEN = "THE STATED INTERVAL IS WRONG"
-REFUSED = "no proof in reasonable time"
-_LEAST_LOG_DELTA, _LEAST_COMPOSED = math.log(1e-50), math.log(1e-11)  # of the questions that are asked
+REFUSED = "no proof"
+_LEAST_LOG_DELTA = math.log(1e-50)  # of the questions about one epoch
+_LEAST_EPSILON = 1e-3  # of all questions
 _TIGHT = 1e-14  # relative width of proofs of one epoch: about what doubles can state
 
 
-def random_questions(seed: int, epochs: bool) -> Iterator[tuple[Mechanism, float]]:
-    """Runs and ε, log-uniform over the domain of `certify`, whose δ is not too small to be of interest."""
-    draw = random.Random(seed)
+@dataclass(frozen=True)
+class Verdict:
+    """How the accountant's interval stands to the proved one, and the relative width of that; or why there is none."""
+
+    words: str
+    width: float = math.nan
+    reason: str = ""
+
+
+def question(kind: str, number: int) -> tuple[Mechanism, float]:
+    """A run and an ε, log-uniform over the domain of `certify`."""
+    draw = random.Random(f"{kind} {number}")
 
     def between(low: float, high: float) -> float:
         return math.exp(draw.uniform(math.log(low), math.log(high)))
 
     while True:
-        if epochs:
-            steps, count = int(between(2, 1000)), draw.randint(2, 10)
-            sampler = draw.choice([BallsAndBins, Poisson])(steps)
-            mechanism = Mechanism(sampler, between(0.6, 5), count)
-        else:
+        if kind == ONE:
             mechanism = Mechanism(BallsAndBins(int(between(1, 1e9))), between(0.2, 10))
-        epsilon = between(1e-3, 20)
-        least = _LEAST_COMPOSED if epochs else _LEAST_LOG_DELTA
-        if float(mechanism.log_delta(epsilon).value) > least:
-            yield mechanism, epsilon
+            epsilon = between(_LEAST_EPSILON, 20)
+            if float(mechanism.log_delta(epsilon).value) > _LEAST_LOG_DELTA:
+                return mechanism, epsilon
+            continue
+        sampler = (BallsAndBins if kind == SEVERAL else Poisson)(int(between(2, 1e6)))
+        mechanism = Mechanism(sampler, between(0.4, 10), int(between(2, 101)))
+        epsilon = float(mechanism.epsilon(between(1e-12, 1e-3)).value)
+        if epsilon > _LEAST_EPSILON:
+            return mechanism, epsilon
 
 
-def verdict(mechanism: Mechanism, epsilon: float) -> str:
+def verdict(mechanism: Mechanism, epsilon: float) -> Verdict:
     """How the accountant's interval for δ, in both directions, stands to the proved one."""
     try:
         proved = _enclosures(mechanism, epsilon)
-    except (AccuracyError, InvalidInputError):
-        return REFUSED
+    except (AccuracyError, InvalidInputError) as error:
+        return Verdict(REFUSED, reason=str(error))
     stated = mechanism.delta(epsilon)
-    found = CONTAINED
+    least, most = (max(ends[i] for ends in proved.values()) for i in (0, 1))
+    words = CONTAINED
     for direction, (lower, upper) in proved.items():
         known = stated.directions[direction]
         low, high = Fraction(float(known.lower)), Fraction(float(known.upper))
         if not low <= upper or not lower <= high:
-            return BROKEN
-        if not low <= lower or not upper <= high:
-            found = MEETS
-    return found
+            words = BROKEN
+        elif words == CONTAINED and (not low <= lower or not upper <= high):
+            words = MEETS
+    return Verdict(words, float(1 - least / most))
 
 
 def _enclosures(mechanism: Mechanism, epsilon: float) -> dict[str, tuple[Fraction, Fraction]]:
@@ -73,24 +93,40 @@ def _enclosures(mechanism: Mechanism, epsilon: float) -> dict[str, tuple[Fractio
     return {name: (Fraction(part.lower), Fraction(part.upper)) for name, part in made.directions.items()}
 
 
-def audit(one_epoch: int, several: int, seed: int = 1) -> Counter[str]:
-    """Ask so many questions of each kind, print what is wrong, and count the verdicts."""
+def open_share(mechanism: Mechanism, epsilon: float, width: float) -> float:
+    """A relative width of δ as a share of ε, by the slope of the curve."""
+    ahead = epsilon * 1.001
+    fall = float(mechanism.log_delta(epsilon).value) - float(mechanism.log_delta(ahead).value)
+    return -math.log1p(-width) / fall * 0.001 if fall > 0 and width < 1 else math.nan
+
+
+def audit(kind: str, first: int, last: int) -> Counter[str]:
+    """Ask the questions of a kind, print a line for each, and count the verdicts."""
     counts: Counter[str] = Counter()
-    for epochs, number in ((False, one_epoch), (True, several)):
-        kind = "several epochs" if epochs else "one epoch"
-        for (mechanism, epsilon), _ in zip(random_questions(seed, epochs), range(number), strict=False):
-            found = verdict(mechanism, epsilon)
-            counts[f"{kind}: {found}"] += 1
-            if found == BROKEN:
-                print(f"{found}: {mechanism} at ε = {epsilon!r}")
+    for number in range(first, last):
+        mechanism, epsilon = question(kind, number)
+        begin = time.process_time()
+        found = verdict(mechanism, epsilon)
+        seconds = time.process_time() - begin
+        counts[f"{kind}: {found.words}"] += 1
+        share = open_share(mechanism, epsilon, found.width)
+        print(
+            f"{kind} {number}: {found.words}; {mechanism} at ε = {epsilon!r}; width {found.width:.1e} of δ, "
+            f"{share:.1e} of ε; {seconds:.1f} CPU s. {found.reason}".rstrip(),
+            flush=True,
+        )
     return counts
 
 
 def main() -> None:
-    """Audit as many mechanisms as are asked for: one epoch, and several."""
-    numbers = [int(text) for text in sys.argv[1:3]] or [200, 20]
+    """Audit what the command line names."""
+    pieces = [(kind, 0, number) for kind, number in QUESTIONS.items()]
+    if len(sys.argv) > 1:
+        pieces = [(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))]
     begin = time.process_time()
-    counts = audit(*numbers)
+    counts: Counter[str] = Counter()
+    for piece in pieces:
+        counts += audit(*piece)
     for line, number in sorted(counts.items()):
         print(f"{number:5d}  {line}")
     print(f"{time.process_time() - begin:.0f} CPU seconds")
