@@ -208,7 +208,7 @@ def test_bad_options_end_with_2(options):
     assert "Traceback" not in done.stderr
 
 
-def test_a_card_its_check_and_its_statement_carry_a_certificate(tmp_path):
+def test_a_card_its_check_its_statement_and_its_page_carry_a_certificate(tmp_path):
     card, file = tmp_path / "card.json", tmp_path / "proof.json"
     mechanism = Mechanism(BallsAndBins(20), 2.0)
     Card(mechanism, 1e-5).write(card)
@@ -220,6 +220,25 @@ def test_a_card_its_check_and_its_statement_carry_a_certificate(tmp_path):
     )
     checked = CliRunner().invoke(app, ["check", str(card), "-m", "2000", "--certificate", str(file)])
     assert "Certificate: ε ≤" in checked.output
+    page, proof = (
+        tmp_path / "page.html",
+        "is proved at δ = 1e-5; check with: ballsbins certify --check proof.json",
+    )
+    for run in (["--from", str(card)], ["-s", "2", "-T", "20", "-d", "1e-5", "--alone"]):
+        made = CliRunner().invoke(app, ["page", *run, "--certificate", str(file), "--out", str(page)])
+        assert made.exit_code == 0, made.output
+        assert proof in page.read_text(encoding="utf-8")
+    for run in (
+        ["-s", "2.1", "-T", "20", "-d", "1e-5"],
+        ["-s", "2", "-T", "20", "-d", "1e-6"],
+        2 * ["--from", str(card)],
+    ):
+        with pytest.raises(InvalidInputError, match="certificate"):
+            CliRunner().invoke(
+                app,
+                ["page", *run, "--certificate", str(file), "--out", str(page)],
+                catch_exceptions=False,
+            )
     for other in (Mechanism(BallsAndBins(21), 2.0), mechanism):
         Card(other, 1e-5 if other != mechanism else 1e-6).write(card)
         with pytest.raises(InvalidInputError, match="certificate"):

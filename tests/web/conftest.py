@@ -46,7 +46,7 @@ def serving(*options):
     command = [BALLSBINS, "serve", "--no-browser", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=QUIET)
     try:
-        line = process.stdout.readline()
+        line = next((text for text in process.stdout if "http://" in text), "")
         found = re.search(r"http://\S+/", line)
         assert found, line + (process.stderr.read() if process.poll() is not None else "")
         yield process, found[0]

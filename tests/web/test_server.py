@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -13,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from ballsbins import BallsAndBins, Mechanism, calibrate
+from ballsbins import BallsAndBins, Mechanism, calibrate, certify
 from ballsbins.report.numbers import up
 
 from .conftest import BALLSBINS, QUIET, serving
@@ -27,6 +28,24 @@ FIELDS = {
     "epsilon": "3",
 }
 ASKED = f"/answer?{urlencode(FIELDS)}"
+
+
+@pytest.mark.slow
+def test_a_proof_is_shown_beside_its_run_alone(tmp_path):
+    file = tmp_path / "proof.json"
+    file.write_text(json.dumps(certify(Mechanism(BallsAndBins(20), 2.0), delta=1e-5).to_dict()))
+    fields = FIELDS | {"noise-multiplier": "2", "batch-size": "500", "delta": "1e-5"}
+    with serving("--certificate", str(file)) as (_, address):
+        shown = {}
+        for sigma in ("2", "2.1"):
+            asked = f"/answer?{urlencode(fields | {'noise-multiplier': sigma})}"
+            connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
+            with contextlib.closing(connection):
+                connection.request("GET", asked)
+                events = parsed(connection.getresponse().read().decode())
+            shown[sigma] = next(event["html"] for event in events if event["kind"] == "headline")
+    assert "is proved at δ = 1e-5; check with: ballsbins certify --check proof.json" in shown["2"]
+    assert "proved" not in shown["2.1"]
 
 
 def parsed(body):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
@@ -127,6 +128,23 @@ def _confirmed(option: str, file: Path, minutes: float) -> tuple[Certificate, st
 def proved_of(file: Path, mechanism: Mechanism, delta: float) -> str:
     """What a certificate, confirmed here, proves about this run at this δ, as a sentence to publish."""
     made, _ = _confirmed("--certificate", file, _MINUTES)
+    return _to_publish(made, file, mechanism, delta)
+
+
+def proof_in(file: Path) -> tuple[Certificate, Callable[[Mechanism, float], str]]:
+    """A certificate, confirmed here, and what it proves about a run at a δ: nothing, "", about other runs."""
+    made, _ = _confirmed("--certificate", file, _MINUTES)
+
+    def sentence_about(mechanism: Mechanism, delta: float) -> str:
+        try:
+            return _to_publish(made, file, mechanism, delta)
+        except InvalidInputError:
+            return ""
+
+    return made, sentence_about
+
+
+def _to_publish(made: Certificate, file: Path, mechanism: Mechanism, delta: float) -> str:
     if made.mechanism != mechanism:
         bound = f"for {mechanism}, but it is for {made.mechanism}"
         raise InvalidInputError("--certificate", str(file), bound, "Certify the run that the card states.")

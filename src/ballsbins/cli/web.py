@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from ballsbins.cli import output
+from ballsbins.cli.certify import proof_in, proved_of
 from ballsbins.cli.options import RUN, RunUnlessCard, Without, refuse_others, with_groups
 from ballsbins.cli.report import CARD_STATES
 from ballsbins.errors import InvalidInputError
+from ballsbins.report.numbers import describe
 
 ENDINGS = (".html", ".htm")
 
@@ -37,6 +39,9 @@ def page(
         float | None,
         typer.Option("--delta", "-d", help="δ, a probability in (0, 1).", rich_help_panel=RUN),
     ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--certificate", help="What `certify` proved of this run.")
+    ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Leave out the other samplers.")] = False,
     title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "Privacy of a training run",
 ) -> None:
@@ -52,8 +57,10 @@ def page(
             "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
         )
     if cards:
-        refuse_others(context, "cards", "out", "title", beside="--from", advice=CARD_STATES)
-        text = pages.page_of_cards(cards, title)
+        allowed = "cards", "out", "title", "certificate"
+        refuse_others(context, *allowed, beside="--from", advice=CARD_STATES)
+        proof = "" if certificate is None else _proof_of_card(certificate, cards)
+        text = pages.page_of_cards(cards, title, proof)
     else:
         if run.noise_multiplier is None or delta is None:
             missing = "--noise-multiplier" if run.noise_multiplier is None else "--delta"
@@ -61,12 +68,25 @@ def page(
                 missing, None, "given, or --from card.json", "Describe the run, or name its card."
             )
         mechanism = run.mechanism()
-        text = pages.page_of_mechanism(mechanism, delta, title, examples=run.examples, alone=alone)
+        proof = "" if certificate is None else proved_of(certificate, mechanism, delta)
+        text = pages.page_of_mechanism(
+            mechanism, delta, title, examples=run.examples, alone=alone, proof=proof
+        )
         output.tell_if_shuffled(run.sampler, mechanism, delta=delta)
     write_text(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e3:.0f} kB: open it in any browser, no server or network needed."
     )
+
+
+def _proof_of_card(certificate: Path, cards: list[Path]) -> str:
+    from ballsbins.report import Card
+
+    if len(cards) > 1:
+        advice = "A certificate is for one run: make a page of its card alone."
+        raise InvalidInputError("--certificate", str(certificate), "left out with several cards", advice)
+    card = Card.read(cards[0])
+    return proved_of(certificate, card.mechanism, card.delta)
 
 
 def serve(
@@ -77,9 +97,17 @@ def serve(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="What `certify` proved, shown where its run is asked for."),
+    ] = None,
 ) -> None:
     """A local page with sliders: ε of the four samplers, curves, noise for a target, and the statement."""
     from ballsbins.web import server
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is how it ends, and cuts nothing short
-    server.serve(host, port, browser=browser, say=typer.echo)
+    proof = None
+    if certificate is not None:
+        made, proof = proof_in(certificate)
+        typer.echo(f"Confirmed {certificate}; the page shows it for this run: {describe(made.mechanism)}")
+    server.serve(host, port, browser=browser, say=typer.echo, proof=proof)

@@ -36,7 +36,7 @@ _TIGHT = 1e-14  # relative width of proofs of one epoch: about what doubles can 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the accountant's interval stands to the proved one, and the relative width of that; or why there is none."""
+    """How the accountant's interval stands to the proved one, whose relative width is given; or why there is none."""
 
     words: str
     width: float = math.nan

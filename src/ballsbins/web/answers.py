@@ -33,6 +33,7 @@ class Row:
     method: str
     confidence: float = 1.0
     penalty: float = 0.0
+    proof: str = ""  # what a certificate proves of this run at this δ, in words
 
     @property
     def bound(self) -> Bound:

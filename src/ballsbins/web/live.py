@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Template
 from typing import Any
 
@@ -30,6 +30,7 @@ from ballsbins.web.answers import Calibrated, Points, Row
 from ballsbins.web.question import DEFAULTS, PRESETS, Question, field_of, question_from, worded
 from ballsbins.web.workers import Work, Workers
 
+Proof = Callable[[Mechanism, float], str]
 MOST_QUESTIONS = 8  # answered at the same time
 QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0  # of processor time, for one piece of an answer
 # Seconds of rest before slow work begins: while a slider moves, every question is replaced sooner.
@@ -54,8 +55,9 @@ class Part:
 class Explorer:
     """Answers questions, remembers answers, and bounds what is computed at once."""
 
-    def __init__(self) -> None:
-        """No process is started yet."""
+    def __init__(self, proof: Proof | None = None) -> None:
+        """No process is started yet; `proof` gives what is proved about a run at a δ."""
+        self.proof = proof
         self.quick = Workers(2, QUICK_SECONDS, urgent=True)
         self.slow = Workers(2, SLOW_SECONDS, urgent=False)
         self.open = 0
@@ -111,6 +113,9 @@ class Explorer:
                 name, result = await queue.get()
                 if result is None:
                     left -= 1
+                elif isinstance(result, Row) and self.proof is not None:
+                    run = question.mechanisms[SamplerName(name)]
+                    yield name, replace(result, proof=self.proof(run, question.delta))
                 else:
                     yield name, result
         finally:
@@ -224,9 +229,9 @@ def _line(kind: str, **content: Any) -> bytes:
     return json.dumps({"kind": kind, **content}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def build() -> Starlette:
+def build(proof: Proof | None = None) -> Starlette:
     """The application: what may be asked of it, and nothing else."""
-    explorer = Explorer()
+    explorer = Explorer(proof)
     presets = "".join(f"<option>{name}</option>" for name in PRESETS)
     home = Template(page.asset("explorer.html")).substitute(
         presets=presets, defaults=page.script_json({"fields": dict(DEFAULTS), "presets": dict(PRESETS)})

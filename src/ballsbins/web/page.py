@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -58,14 +58,20 @@ class Run:
 
 
 def page_of_mechanism(
-    mechanism: Mechanism, delta: float, title: str, *, examples: int | None = None, alone: bool = False
+    mechanism: Mechanism,
+    delta: float,
+    title: str,
+    *,
+    examples: int | None = None,
+    alone: bool = False,
+    proof: str = "",
 ) -> str:
     """The page of one run, with the other samplers at the same noise unless it is to stand alone."""
     asked, runs, silent = None, {}, []
     for name, run in under_each_sampler(mechanism).items():
         if type(run.sampler) is type(mechanism.sampler):
             asked = name
-            row = row_of(mechanism, delta)
+            row = replace(row_of(mechanism, delta), proof=proof)
             statement = Card(mechanism, delta, num_examples=examples).statement()
             runs[name] = Run(row, points_of(mechanism, row), statement)
         elif not alone:
@@ -90,14 +96,14 @@ def page_of_samplers(
     return page(title, [runs[name] for name in ordered], top, " ".join(silent))
 
 
-def page_of_cards(paths: Sequence[Path], title: str) -> str:
+def page_of_cards(paths: Sequence[Path], title: str, proof: str = "") -> str:
     """The page of several runs, each as its card claims it; a claim that is not true has no statement to show."""
     runs, cards = [], []
     for path, name in zip(paths, _names(paths), strict=True):
         card = Card.read(path)
         cards.append((name, card))
         statement = card.statement()
-        row = row_of(card.mechanism, card.delta, card.claim, name)
+        row = replace(row_of(card.mechanism, card.delta, card.claim, name), proof=proof)
         runs.append(Run(row, points_of(card.mechanism, row), statement))
     warnings = [f"Warning: {sentence}." for sentence in shared_runs(cards)]
     each = "".join(
@@ -144,9 +150,10 @@ def _number(row: Row) -> str:
     known = how(row.bound)
     least = "" if _is_close(row) else f"and at least {down(row.lower, _DIGITS)}, "
     known = f"at δ = {stated(row.delta)}" + ("" if known == "bounds" else f" · {known}")
+    proof = f'<p class="proof">{_code(escape(row.proof))}</p>' if row.proof else ""
     return (
         f'<p class="epsilon"><span class="symbol">ε ≤</span> <output>{up(row.upper, _DIGITS)}</output></p>'
-        f'<p class="given">{least}{escape(known)}</p>'
+        f'<p class="given">{least}{escape(known)}</p>{proof}'
         f'<p class="run">{escape(row.run)}</p>'
     )
 

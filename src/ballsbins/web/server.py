@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ballsbins import _check, _extras
 from ballsbins.errors import InvalidInputError
+from ballsbins.mechanism import Mechanism
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -124,14 +125,24 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(host: str, port: int, *, browser: bool, say: Callable[[str], None]) -> None:
-    """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal."""
+def serve(
+    host: str,
+    port: int,
+    *,
+    browser: bool,
+    say: Callable[[str], None],
+    proof: Callable[[Mechanism, float], str] | None = None,
+) -> None:
+    """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal.
+
+    `proof` gives what is proved about a run at a δ, or "".
+    """
     uvicorn = _extras.load("uvicorn", feature=FEATURE, extra=EXTRA)
     _extras.load("starlette", feature=FEATURE, extra=EXTRA)
     with bind(host, port) as listening:
         from ballsbins.web import live
 
-        app = Guard(live.build(), host)
+        app = Guard(live.build(proof), host)
         url = _url(host, listening.getsockname()[1])
         say(f"The page is at {url} and stays until you press Ctrl-C.")
         if not is_loopback(host):
