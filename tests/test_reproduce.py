@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -94,6 +95,29 @@ def test_committed_numbers_of_the_privacy_figure_are_those_of_today():
             shown = panel["epsilon_at_1e-6"][name]
             assert shown["upper"] == pytest.approx(bound.upper, rel=1e-5)
             assert shown["lower"] == pytest.approx(bound.lower, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["importance", "order_statistics"])
+def test_committed_exact_numbers_are_those_of_today(name):
+    for panel in json.loads((RESULTS / f"{name}.json").read_text()):
+        run = Mechanism(BallsAndBins(panel["steps"]), panel["noise_multiplier"])
+        now = run.delta(panel["epsilon"])
+        assert panel["exact"]["upper"] == pytest.approx(now.upper, rel=1e-5)
+        assert panel["exact"]["lower"] == pytest.approx(now.lower, rel=1e-5)
+
+
+def test_committed_crossovers_are_those_of_today():
+    """At every tenth point, a little inside of both intervals."""
+    points = json.loads((RESULTS / "crossover.json").read_text())
+    assert len(points) == 72
+    for point in points[4::10]:
+        runs = at_equal_noise(Mechanism(BallsAndBins(point["steps"]), point["noise_multiplier"]))
+        bins, poisson = (
+            runs[name].delta(np.array([point["worse"][1], point["better"][0]]))
+            for name in ("balls-and-bins", "Poisson")
+        )
+        assert bins.lower[0] > poisson.upper[0]
+        assert bins.upper[1] < poisson.lower[1]
 
 
 @pytest.mark.slow
