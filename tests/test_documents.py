@@ -176,6 +176,19 @@ def test_a_wrong_output_is_noticed():
     assert not _matches(["accuracy 0.9…"], ["accuracy 0.857"])
 
 
+def test_a_command_that_fails_and_one_that_prints_are_told_apart(tmp_path):
+    run = "ballsbins epsilon --sampler balls-and-bins -s 1 -T 10 -d 1e-6"
+    called, piped = _paste([("sh", run, "a call"), ("sh", f"{run} | cat", "a pipe")], tmp_path)
+    assert called == piped
+    for wrong in (
+        "ballsbins epsilon -s 0 -T 10 -d 1e-6",
+        "ballsbins epsilon -s 0 -T 10 -d 1e-6 > out",
+        "exit 1",
+    ):
+        with pytest.raises(AssertionError, match="exit code"):
+            _paste([("sh", wrong, "wrong")], tmp_path)
+
+
 def test_a_block_that_does_not_say_what_it_is_is_noticed():
     text = (
         '```sh\nls\n```\n\n```py\nx = 1\n```\n\n  ```sh title="Excerpt: yours"\n  ls\n  ```\n\n```\nls\n```\n'
