@@ -1,4 +1,4 @@
-"""How far a long piece of work is, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""How far long work is, on standard error: one line that changes on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,40 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _FIRST = 1.5  # seconds until the first line
-_NEXT = 10.0  # and between those that follow
+_NEXT = 10.0  # seconds between the lines that follow, where they stay
+
+
+@contextmanager
+def telling(line: Callable[[], str]) -> Iterator[None]:
+    """Tell people what `line` says, and since when, while the block runs; short work says nothing."""
+    begun, over, terminal = time.monotonic(), threading.Event(), sys.stderr.isatty()
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        wait = _FIRST
+        while not over.wait(wait):
+            told = True
+            said = f"{line()}, {time.monotonic() - begun:.0f} s"
+            sys.stderr.write(f"\r\x1b[2K{said}" if terminal else f"{said}\n")
+            sys.stderr.flush()
+            wait = 0.5 if terminal else _NEXT
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+        if told and terminal:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
 
 
 @contextmanager
 def stages(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Tell people how far `what` is while the block runs; short work says nothing.
+    """Tell people how far `what` is while the block runs.
 
     Args:
         what: the name of the work.
@@ -23,29 +51,10 @@ def stages(what: str, total: int) -> Iterator[Callable[[str], None]]:
     Yields:
         A function to call at the beginning of each stage, with its name.
     """
-    begun, names = time.monotonic(), list[str]()
+    names = list[str]()
 
     def line() -> str:
-        name = f", {names[-1]}" if names else ""
-        return f"{what}: {max(len(names), 1)} of {total}{name}, {time.monotonic() - begun:.0f} s"
+        return f"{what}: {max(len(names), 1)} of {total}{f', {names[-1]}' if names else ''}"
 
-    over = threading.Event()
-    terminal = sys.stderr.isatty()
-
-    def tell() -> None:
-        wait = _FIRST
-        while not over.wait(wait):
-            sys.stderr.write(f"\r\x1b[2K{line()}" if terminal else f"{line()}\n")
-            sys.stderr.flush()
-            wait = 0.5 if terminal else _NEXT
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
+    with telling(line):
         yield names.append
-    finally:
-        over.set()
-        teller.join()
-        if terminal:
-            sys.stderr.write("\r\x1b[2K")
-            sys.stderr.flush()

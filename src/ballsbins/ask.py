@@ -7,7 +7,7 @@ the command line writes it (`--batch-size`); the page finds its field by that na
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -121,18 +121,20 @@ def interval(bound: Bound) -> str:
     return f"≤ {up(upper)}" if ends_agree(bound) else f"{down(lower)} … {up(upper)}"
 
 
-def if_shuffled(mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None) -> str:
-    """What a shuffled loop of the same noise and length has, at one δ or at one ε: said if no sampler was named."""
+def if_shuffled(mechanism: Mechanism, *, delta: Sequence[float] = (), epsilon: Sequence[float] = ()) -> str:
+    """What a shuffled loop of the same noise and length has, at every δ and ε: said if no sampler was named."""
     run = mechanism.under(Shuffle)
-    if epsilon is not None:
-        what, at, bound = "δ", f"at ε = {stated(epsilon)}", run.delta(epsilon)
-    else:
-        assert delta is not None
-        what, at, bound = "ε", f"at δ = {stated(delta)}", run.epsilon(delta)
-    ends = f"{what} is at least {down(float(bound.lower))}, at most {up(float(bound.upper))}"
-    if ends_agree(bound):
-        ends = f"{what} ≤ {up(float(bound.upper))}"
-    return f"With DataLoader(shuffle=True) instead, {ends} {at}. If that is how you batch, add --sampler shuffle."
+    answers = [
+        *(("ε", f"at δ = {stated(point)}", run.epsilon(point)) for point in delta),
+        *(("δ", f"at ε = {stated(point)}", run.delta(point)) for point in epsilon),
+    ]
+    ends = ", and ".join(
+        f"{what} ≤ {up(float(bound.upper))} {at}"
+        if ends_agree(bound)
+        else f"{what} is at least {down(float(bound.lower))}, at most {up(float(bound.upper))} {at}"
+        for what, at, bound in answers
+    )
+    return f"With DataLoader(shuffle=True) instead, {ends}. If that is how you batch, add --sampler shuffle."
 
 
 def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:

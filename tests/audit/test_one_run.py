@@ -181,7 +181,8 @@ def test_command(library):
     ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "may be true" in done.stdout
+    assert "may be true for balls-and-bins batches" in done.stdout
+    assert "With DataLoader(shuffle=True) instead" in done.stdout
     broken = CliRunner().invoke(app, [*words, "--secret-noise-multiplier", "0", "--json"])
     assert broken.exit_code == 1
     assert json.loads(broken.stdout)["consistent"] is False

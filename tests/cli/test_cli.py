@@ -22,8 +22,8 @@ from ballsbins.cli import app
 RUN = CliRunner()
 
 
-def shell(*words, **more):
-    """Run the installed command; returns the finished process."""
+def installed(*words, **more):
+    """Run the installed command in a process of its own; returns it, finished."""
     command = [str(Path(sys.executable).parent / "ballsbins"), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **more)
 
@@ -176,8 +176,8 @@ def test_key_is_written_once_and_for_its_owner_alone(tmp_path):
 
 
 def test_version_and_help():
-    assert shell("--version").stdout.startswith("ballsbins 0.")
-    assert "Usage" in shell("epsilon", "--help").stdout
+    assert installed("--version").stdout.startswith("ballsbins 0.")
+    assert "Usage" in answer("epsilon", "--help")
     for command in ("delta", "calibrate", "plan", "compare", "curve", "statement", "total", "key", "demo"):
         assert "Usage" in answer(command, "--help")
 
@@ -213,7 +213,7 @@ def test_version_and_help():
         (("plan", "-n", 0, "-e", 1, "-d", 1e-6), ["--examples is 0"]),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path):
+def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path, shell):
     done = shell(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -222,6 +222,12 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path):
     for name in names:
         assert name in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_the_installed_command_ends_as_it_does_in_this_process(shell, tmp_path):
+    words = ("epsilon", "-s", 1, "-T", 10, "-d", 0)
+    there, here = installed(*words, cwd=tmp_path), shell(*words, cwd=tmp_path)
+    assert (there.returncode, there.stdout, there.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 def test_a_reader_that_has_seen_enough():

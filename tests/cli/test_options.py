@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ballsbins import _progress
 from ballsbins.cli import app
 from ballsbins.cli.options import Batches, JsonOption, Run, Without, with_groups
 
@@ -68,3 +70,28 @@ def test_a_group_cannot_leave_out_what_it_has_not():
 
     with pytest.raises(AssertionError):
         with_groups(command)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "-n", "60000", "-e", "8", "-d", "1e-6"),
+        ("calibrate", "-T", "100", "-e", "8", "-d", "1e-6"),
+        ("compare", "-s", "1", "-T", "100", "-d", "1e-6"),
+        ("audit-run", "-s", "1", "-T", "100", "-d", "1e-6"),
+        ("audit", "-s", "1", "-T", "5", "-d", "1e-3", "--trials", "1000"),
+        ("verify", "-s", "1", "-T", "100", "-e", "1", "--samples", "5000", "--within", "9"),
+        ("statement", "-s", "1", "-T", "100", "-d", "1e-6"),
+        ("page", "-s", "1", "-T", "100", "-d", "1e-6", "-o", "page.html"),
+        ("certify", "-s", "0.7", "-T", "50", "-e", "2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_long_commands_say_so_where_there_is_no_terminal(words, tmp_path, monkeypatch):
+    """With the patience of 1.5 seconds taken away: nobody waits for longer without a word."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_progress, "_FIRST", 0.0)
+    done = CliRunner().invoke(app, words)
+    assert done.exception is None, done.exception
+    assert re.search(r", \d+ s$", done.stderr, re.MULTILINE), done.stderr
+    assert not re.search(r", \d+ s$", done.stdout, re.MULTILINE)

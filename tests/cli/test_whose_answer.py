@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, BallsBinsError, Mechanism, Shuffle
 from ballsbins.cli import app
+from ballsbins.report.numbers import up
 
 RUN = CliRunner()
 LOOP = ("-s", "1.1", "-n", "60000", "-b", "256", "-E", "10")
@@ -62,6 +63,25 @@ def test_what_is_written_is_for_known_batches_too(command, tmp_path, monkeypatch
     assert "DataLoader" not in named.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("verify", "-s", "1.1", "-T", "100", "-e", "1", "--samples", "2000", "--within", "1"),
+        ("certify", "-s", "0.7", "-T", "50", "-e", "2", "--sampler", "balls-and-bins"),
+        ("audit", "-s", "1", "-T", "5", "-d", "1e-3", "--trials", "500"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_who_doubts_an_answer_reads_for_which_batches_it_is(command):
+    text = said(*command)
+    assert "for balls-and-bins batches batches: every example in one random batch" in text
+    assert ("With DataLoader(shuffle=True) instead, ε " in text) is command[0].startswith("audit")
+    if command[0].startswith("audit"):
+        named = said(*command, "--sampler", "shuffle")
+        assert "for shuffled batches" in named
+        assert "With DataLoader(shuffle=True) instead" not in named
+
+
 def test_the_shuffled_numbers_are_those_of_the_same_loop():
     bound = Mechanism(Shuffle(235), 1.1, 10).epsilon(1e-6)
     text = said("epsilon", *LOOP, "-d", "1e-6")
@@ -86,8 +106,17 @@ def test_every_delta_is_answered():
     data = json.loads(said("epsilon", "-s", 0.7, "-T", 100, "-d", 1e-5, "-d", 1e-7, "--json"))
     assert [answer["upper"] for answer in data] == [run.epsilon(1e-5).upper, run.epsilon(1e-7).upper]
     text = said("epsilon", "-s", 0.7, "-T", 100, "-d", 1e-5, "-d", 1e-7)
-    assert "at δ = 1e-5" in text
-    assert "at δ = 1e-7" in text
+    assert "at δ = 1e-5 for balls" in text
+    assert "at δ = 1e-7 for balls" in text
+    # and the shuffled loop has an answer at each, too
+    shuffled = text[text.index("With DataLoader") : text.index("--sampler shuffle")]
+    for delta in ("1e-5", "1e-7"):
+        assert (
+            f"at most {up(Mechanism(Shuffle(100), 0.7).epsilon(float(delta)).upper)} at δ = {delta}"
+            in shuffled
+        )
+    text = said("delta", "-s", 0.7, "-T", 100, "-e", 1, "-e", 2)
+    assert text.count(" at ε = 1") == text.count(" at ε = 2") == 3
 
 
 @pytest.mark.parametrize(
@@ -128,3 +157,15 @@ def test_a_delta_of_one_in_n_is_said_loudly():
     assert loud in said("calibrate", "-n", 60000, "-b", 256, "-e", 8, "-d", "1e-4")
     assert loud in said("plan", "-n", 60000, "-b", 256, "-e", 8, "-d", "1e-4")
     assert "WARNING" in said("delta", *LOOP, "-e", "0.1")
+    assert loud in said("compare", *LOOP, "-d", "1e-4")
+    assert loud in said("audit-run", *LOOP, "-d", "1e-4")
+    assert loud in said("certify", *LOOP[:-2], "-d", "1e-4")
+
+
+def test_paragraphs_of_the_help_are_wrapped_by_the_terminal_only():
+    """At 600 columns each is one line; the source wraps them at 118, which a terminal of 80 would wrap once more."""
+    for name in ("audit-run", "check-machine", "build", "assign"):
+        shown = RUN.invoke(app, [name, "--help"], env={"COLUMNS": "600", "TERMINAL_WIDTH": "600"}).output
+        above = [line.strip() for line in shown[: shown.index("╭")].splitlines()]
+        told = [line for line in above if line and not line.startswith("Usage:")]
+        assert all(line.endswith((".", "?")) or line.startswith("For example:") for line in told), told

@@ -438,10 +438,10 @@ def test_the_papers_own_choices_on_the_command_line():
         bound="bernstein",
         epsilons=(2.0, 3.0, 4.0),
     )
-    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
+    assert json.loads(found.stdout)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
     found = command(*words, "--draw", "combined")
     method = MonteCarlo(2000, sampler="combined")
-    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
+    assert json.loads(found.stdout)["upper"] == Mechanism(BallsAndBins(50), 0.6).delta(3.0, method).upper
     paper = [
         "delta",
         "-s",
@@ -458,12 +458,12 @@ def test_the_papers_own_choices_on_the_command_line():
     ]
     found = command(*paper, "--draw", "order-statistics", "--orders", "C, T=4517")
     method = MonteCarlo(100, sampler="order-statistics", orders="C, T=4517")
-    assert json.loads(found.output)["upper"] == Mechanism(BallsAndBins(4517), 0.4).delta(3.0, method).upper
+    assert json.loads(found.stdout)["upper"] == Mechanism(BallsAndBins(4517), 0.4).delta(3.0, method).upper
 
 
 def test_epsilon_by_monte_carlo_on_the_command_line():
     words = ["epsilon", "-s", "0.6", "-T", "50", "-d", "1e-5", "--method", "monte-carlo", "--samples", "3000"]
-    found = json.loads(command(*words, "--grid", "3,3.5,4,4.5,5,5.5", "--json").output)
+    found = json.loads(command(*words, "--grid", "3,3.5,4,4.5,5,5.5", "--json").stdout)
     assert found["lower"] <= Mechanism(BallsAndBins(50), 0.6).epsilon(1e-5).value <= found["upper"]
     assert "--grid" in str(command(*words).exception)
     assert "from:to:points" in str(command(*words, "--grid", "1:2").exception)
@@ -478,7 +478,7 @@ def test_command_line(tmp_path):
     words += ["--error-prob", "1e-3", "--seed", "7", "--state", str(state), "--json"]
     first = command(*words)
     assert first.exit_code == 0, first.output
-    assert json.loads(first.output)["confidence"] == 0.999
+    assert json.loads(first.stdout)["confidence"] == 0.999
     assert state.exists()
     assert command(*words).output == first.output
     assert "--samples is 9" in str(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -28,12 +25,6 @@ def card(tmp_path):
 
 def invoke(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def shell(*words, **more):
-    """Run the installed command; returns the finished process."""
-    command = [str(Path(sys.executable).parent / "ballsbins"), *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **more)
 
 
 def test_a_statement_from_options_and_from_the_card_agree(card):
@@ -72,7 +63,7 @@ def test_check_agrees(card):
     assert data["second_delta_at_claim"]["confidence"] == pytest.approx(1 - 1e-6, rel=1e-12)
 
 
-def test_check_of_a_claim_that_is_too_small(card):
+def test_check_of_a_claim_that_is_too_small(card, shell):
     saved = json.loads(card.read_text())
     for part in (saved["claim"], *saved["claim"]["directions"].values()):
         for name in ("lower", "value", "upper"):
@@ -88,7 +79,7 @@ def test_check_of_a_claim_that_is_too_small(card):
     assert json.loads(invoke("check", card, *FEW, "--json").stdout)["agrees"] is False
 
 
-def test_the_words_of_a_card_are_no_instructions(card):
+def test_the_words_of_a_card_are_no_instructions(card, shell):
     saved = json.loads(card.read_text())
     saved["claim"]["method"] = "[/bold] [red]AGREE"
     card.write_text(json.dumps(saved))
@@ -97,7 +88,7 @@ def test_the_words_of_a_card_are_no_instructions(card):
     assert "claimed by: [/bold] [red]AGREE" in done.stdout
 
 
-def test_an_infinite_claim_is_checked(card):
+def test_an_infinite_claim_is_checked(card, shell):
     saved = json.loads(card.read_text())
     saved["claim"] |= {"upper": "inf", "directions": {}}
     card.write_text(json.dumps(saved))
@@ -139,7 +130,7 @@ def edited(card, **changes):
         (("citation", "--from", "card.json", "-s", 1), ["--noise-multiplier is 1.0"]),
     ],
 )
-def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, card, tmp_path):
+def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, card, tmp_path, shell):
     done = shell(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -120,23 +120,23 @@ def playwright():
         yield running
 
 
+@pytest.fixture(scope="module")
+def browser(playwright, chromium):
+    """One browser; its pages are kept apart by contexts."""
+    running = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def browse(playwright, chromium, tmp_path):
-    """Open a page in a browser of its own; errors and messages of its scripts fail the test."""
+def browse(browser):
+    """Open a page that shares nothing with others; errors and messages of its scripts fail the test."""
     contexts, troubles = [], []
 
     def open_page(address, width=1280, scheme="light", ready="[data-state=ready][data-drawn=yes]"):
-        context = playwright.chromium.launch_persistent_context(
-            tmp_path / f"profile-{len(contexts)}",
-            executable_path=chromium,
-            headless=True,
-            args=ARGUMENTS,
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            accept_downloads=True,
-        )
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
-        page = context.pages[0]
+        page = context.new_page()
         page.set_default_timeout(60_000)
         page.asked = []
         page.on("request", lambda request: page.asked.append(request.url))

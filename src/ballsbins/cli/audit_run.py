@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from ballsbins import ask
+from ballsbins._progress import telling
 from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
@@ -95,12 +96,15 @@ def audit_run(
         raise InvalidInputError("--accountant", accountant, "left out without --claimed-epsilon", advice)
     total, derived = batches.count()
     passes = 1 if epochs is None else epochs
-    if claimed is None:
-        assert noise_multiplier is not None
-        run = Mechanism(Poisson(total), noise_multiplier, passes)
-    else:
-        run = noise_of_claim(total, passes, epsilon=claimed, delta=delta, accountant=accountant or "exact")
-    found = poisson_claim(run, delta, claimed)
+    with telling(lambda: "accounting"):
+        if claimed is None:
+            assert noise_multiplier is not None
+            run = Mechanism(Poisson(total), noise_multiplier, passes)
+        else:
+            run = noise_of_claim(
+                total, passes, epsilon=claimed, delta=delta, accountant=accountant or "exact"
+            )
+        found = poisson_claim(run, delta, claimed)
     return _show_claim(found, derived, json=json, warning=too_large_delta(delta, batches.examples))
 
 

@@ -12,12 +12,13 @@ import typer
 
 from ballsbins._extras import load
 from ballsbins._files import write_text
+from ballsbins._progress import telling
 from ballsbins.cli import output
 from ballsbins.cli.options import RunUnlessCard, refuse_others, with_groups
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.proof.certificate import Certificate
-from ballsbins.report.numbers import describe, stated, up
+from ballsbins.report.numbers import batches_of, stated, too_large_delta, up
 
 _QUESTION = "What is proved"
 _MINUTES = 10.0  # of CPU time for a proof, unless another limit is given
@@ -75,20 +76,21 @@ def certify(
         raise InvalidInputError("--epsilon and --delta", (epsilon, delta), "one of the two", advice)
     if json is not None:
         output.check_place(json)
-    made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance, minutes=minutes)
+    with telling(lambda: "proving"):
+        made = prove(run.mechanism(), epsilon, delta=delta, tolerance=tolerance, minutes=minutes)
     out = output.console()
-    _show(made)
-    output.tell_if_shuffled(run.sampler, made.mechanism, epsilon=float(made.epsilon))
+    _show(made, too_large_delta(float(made.upper) if delta is None else delta, run.examples))
+    output.tell_if_shuffled(run.sampler, made.mechanism, epsilon=[float(made.epsilon)])
     if json is not None:
         write_text(json, json_module.dumps(made.to_dict(), indent=1, ensure_ascii=True) + "\n")
         out.print(f"Wrote {json}. Check it with: ballsbins certify --check {json}")
     return None
 
 
-def _show(made: Certificate) -> None:
+def _show(made: Certificate, warning: str | None = None) -> None:
     out = output.console()
-    out.print(f"[bold]{sentence(made)}[/bold]")
-    out.print(describe(made.mechanism), style="dim")
+    out.print(f"[bold]{sentence(made)}[/bold] for {batches_of(made.mechanism)}")
+    output.print_run(out, made.mechanism, None, [warning])
     out.print()
     parts = [(f"  {name}", part.lower, part.upper) for name, part in made.directions.items()]
     rows = [("both directions", made.lower, made.upper), *parts]

@@ -13,12 +13,13 @@ import typer
 
 from ballsbins import ask
 from ballsbins._files import write_text
+from ballsbins._progress import telling
 from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import JsonOption, Run, Without, with_groups
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.numbers import count, describe, down, length_and_noise, stated, up
+from ballsbins.report.numbers import count, describe, down, length_and_noise, stated, too_large_delta, up
 
 if TYPE_CHECKING:
     from ballsbins.comparison import Crossover
@@ -57,18 +58,16 @@ def compare(
         output.check_picture(out)
     mechanism, derived = run.mechanism()
     mechanisms = at_equal_noise(mechanism)
-    if delta is not None:
-        columns = [f"ε at δ = {stated(delta)}"]
-        answers = {name: [mechanism.epsilon(delta)] for name, mechanism in mechanisms.items()}
-    else:
-        assert epsilon is not None
-        columns = [f"δ at ε = {stated(point)}" for point in epsilon]
+    asked = [("ε", "δ", delta)] if delta is not None else [("δ", "ε", point) for point in epsilon or ()]
+    columns = [f"{what} at {at} = {stated(point)}" for what, at, point in asked]
+    with telling(lambda: "comparing"):
         answers = {
-            name: [mechanism.delta(point) for point in epsilon] for name, mechanism in mechanisms.items()
+            name: [each.epsilon(point) if what == "ε" else each.delta(point) for what, _, point in asked]
+            for name, each in mechanisms.items()
         }
-    crossing = crossover(mechanisms["balls-and-bins"], mechanisms["Poisson"])
-    if out is not None:
-        _picture(out, mechanisms, answers)
+        crossing = crossover(mechanisms["balls-and-bins"], mechanisms["Poisson"])
+        if out is not None:
+            _picture(out, mechanisms, answers)
     if json:
         return output.print_json(
             {
@@ -81,6 +80,9 @@ def compare(
         )
     console = output.console()
     console.print(length_and_noise(mechanism, derived), style="dim")
+    warning = None if delta is None else too_large_delta(delta, run.examples)
+    if warning is not None:
+        console.print(warning, style="yellow")
     console.print()
     rows = [(name, *map(ask.interval, bounds)) for name, bounds in answers.items()]
     console.print(output.plain_table(["sampler", *columns], rows))
@@ -169,7 +171,7 @@ def curve(
         write_text(out, text.getvalue())
     if out is not None:
         typer.echo(f"Wrote {out}: {describe(mechanism, derived)}")
-    output.tell_if_shuffled(run.sampler, mechanism, epsilon=0.5 * (smallest + largest))
+    output.tell_if_shuffled(run.sampler, mechanism, epsilon=[0.5 * (smallest + largest)])
 
 
 def _write_rows(stream: TextIO, grid: np.ndarray, bound: Bound) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -289,8 +288,6 @@ class Sampling:
         if self.grid is not None:
             given["epsilons"] = _grid(self.grid)
         chosen = MonteCarlo(**given)
-        if not sys.stderr.isatty():
-            return chosen
         return dataclasses.replace(chosen, progress=SamplesBar(chosen.error_probability))
 
     def given(self) -> dict[str, Any]:

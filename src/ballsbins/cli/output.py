@@ -59,7 +59,7 @@ def print_run(
 
 
 def tell_if_shuffled(
-    sampler: object, mechanism: Mechanism, *, delta: float | None = None, epsilon: float | None = None
+    sampler: object, mechanism: Mechanism, *, delta: Sequence[float] = (), epsilon: Sequence[float] = ()
 ) -> None:
     """Say on standard error what a shuffled loop would have, if `sampler`, the option, was left out."""
     if sampler is None:

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from ballsbins import ask
+from ballsbins._progress import telling
 from ballsbins.bound import ZERO_OUT, Adjacency, Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
@@ -60,7 +61,7 @@ def epsilon(
         return _print_json(bounds)
     warnings = [too_large_delta(max(delta), run.examples)]
     if run.sampler is None:
-        warnings.append(ask.if_shuffled(mechanism, delta=delta[0]))
+        warnings.append(ask.if_shuffled(mechanism, delta=delta))
     return _show(mechanism, derived, answers, warnings)
 
 
@@ -83,7 +84,7 @@ def delta(
     answers = [(f"δ at ε = {stated(point)}", bound) for point, bound in zip(epsilon, bounds, strict=True)]
     warnings = [too_large_delta(max(float(bound.upper) for bound in bounds), run.examples)]
     if run.sampler is None:
-        warnings.append(ask.if_shuffled(mechanism, epsilon=epsilon[0]))
+        warnings.append(ask.if_shuffled(mechanism, epsilon=epsilon))
     return _show(mechanism, derived, answers, warnings)
 
 
@@ -164,23 +165,24 @@ def calibrate(
     limit = _limit(max_batch_size)
     total, derived = (1, None) if find == "steps" else batches.count()
     chosen = batches.drawn(total, limit)
-    if noise_multiplier is None:
-        auto: Literal["auto"] | None = "auto" if max_batch_size == "auto" else None
-        mechanism = calibration.calibrate(
-            chosen,
-            epsilon=epsilon,
-            delta=delta,
-            epochs=batches.epochs,
-            max_batch_size=auto,
-            num_examples=batches.examples,
-        )
-    elif find == "epochs":
-        mechanism = calibration.most_epochs(chosen, noise_multiplier, epsilon=epsilon, delta=delta)
-    else:
-        mechanism = calibration.least_steps(
-            chosen, noise_multiplier, epsilon=epsilon, delta=delta, epochs=batches.epochs
-        )
-    bound = mechanism.epsilon(delta)
+    with telling(lambda: f"looking for {find}"):
+        if noise_multiplier is None:
+            auto: Literal["auto"] | None = "auto" if max_batch_size == "auto" else None
+            mechanism = calibration.calibrate(
+                chosen,
+                epsilon=epsilon,
+                delta=delta,
+                epochs=batches.epochs,
+                max_batch_size=auto,
+                num_examples=batches.examples,
+            )
+        elif find == "epochs":
+            mechanism = calibration.most_epochs(chosen, noise_multiplier, epsilon=epsilon, delta=delta)
+        else:
+            mechanism = calibration.least_steps(
+                chosen, noise_multiplier, epsilon=epsilon, delta=delta, epochs=batches.epochs
+            )
+        bound = mechanism.epsilon(delta)
     if json:
         return output.print_json({"mechanism": mechanism.to_dict(), "epsilon": bound.to_dict()})
     answer = {
@@ -193,7 +195,7 @@ def calibrate(
     out.print(
         f"[bold]{answer}[/bold] for ε ≤ {stated(epsilon)} at δ = {stated(delta)} with {batches_of(mechanism)}"
     )
-    shuffled = ask.if_shuffled(mechanism, delta=delta) if batches.sampler is None else None
+    shuffled = ask.if_shuffled(mechanism, delta=[delta]) if batches.sampler is None else None
     output.print_run(out, mechanism, derived, [too_large_delta(delta, batches.examples), shuffled])
     out.print(f"checked: ε is at most {up(float(bound.upper), 8)}")
     return out.print(f"method: {how(bound)}", style="dim")
@@ -229,10 +231,11 @@ def plan(
     """
     from ballsbins import calibration
 
-    rows = calibration.plan(
-        examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=batch_size or None,
-        sampler=batches.drawn,
-    )  # fmt: skip
+    with telling(lambda: "looking for σ"):
+        rows = calibration.plan(
+            examples, epsilon=epsilon, delta=delta, epochs=batches.epochs, batch_sizes=batch_size or None,
+            sampler=batches.drawn,
+        )  # fmt: skip
     if json:
         data = [
             {
@@ -253,7 +256,8 @@ def plan(
     if (warning := too_large_delta(delta, examples)) is not None:
         out.print(warning, style="yellow")
     if batches.sampler is None:
-        out.print(f"At σ = {up(first.noise_multiplier)}: {ask.if_shuffled(first, delta=delta)}")
+        shuffled = ask.if_shuffled(first, delta=[delta])
+        out.print(f"{shuffled} (For the first row, σ = {up(first.noise_multiplier)}.)", style="yellow")
     out.print()
     table = [
         (

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from ballsbins._progress import telling
 from ballsbins.report.numbers import stated, up
 
 if TYPE_CHECKING:
@@ -54,12 +55,19 @@ def seconds_shown(count: float) -> str:
 
 @contextmanager
 def build_bar(*, json_log: bool) -> Iterator[Report | None]:
-    """What is told while batch files are written: lines of JSON, a bar on a terminal, or nothing."""
+    """What is told while batch files are written: lines of JSON, a bar on a terminal, or a line now and then."""
     if json_log:
         yield lambda at: log(at.to_dict())
         return
     if not sys.stderr.isatty():
-        yield None
+        done = "reading"
+
+        def note(at: BuildProgress) -> None:
+            nonlocal done
+            done = f"epoch {at.epoch} {at.stage}, {at.rows:,} of {at.total_rows:,} rows"
+
+        with telling(lambda: f"build: {done}"):
+            yield note
         return
     bar = Progress(
         TextColumn("epoch {task.fields[epoch]} {task.description}"),
@@ -87,9 +95,16 @@ def build_bar(*, json_log: bool) -> Iterator[Report | None]:
 
 @contextmanager
 def lines_bar() -> Iterator[DataProgress | None]:
-    """A bar on standard error while lines are read or written, where there is somebody to see it."""
+    """A bar on standard error while lines are read or written, or a line now and then where it is no terminal."""
     if not sys.stderr.isatty():
-        yield None
+        at = "reading"
+
+        def note(task: str, done: int, total: int) -> None:
+            nonlocal at
+            at = f"{task}: {done:,} of {total:,}"
+
+        with telling(lambda: at):
+            yield note
         return
     columns = (
         TextColumn("{task.description}"),
@@ -110,9 +125,16 @@ def lines_bar() -> Iterator[DataProgress | None]:
 
 @contextmanager
 def training_bar(out: Console, title: str = "training") -> Iterator[Callable[[StepProgress], None] | None]:
-    """A bar while a model is trained, or nothing where nobody looks. Its loss is not private and says so."""
+    """A bar while a model is trained, or a line now and then. Its loss is not private and says so."""
     if not out.is_terminal:
-        yield None
+        done = "starting"
+
+        def note(at: StepProgress) -> None:
+            nonlocal done
+            done = f"{at.steps:,} of {at.total_steps:,} steps"
+
+        with telling(lambda: f"{title}: {done}"):
+            yield note
         return
     columns: list[Any] = [
         TextColumn(title),
@@ -144,17 +166,24 @@ def training_bar(out: Console, title: str = "training") -> Iterator[Callable[[St
 
 
 class SamplesBar:
-    """A bar on standard error with the time left and the bound so far, which holds whenever one looks at it."""
+    """A bar on standard error with the time left and the bound so far, which holds whenever one looks at it.
+
+    Where standard error is not a terminal, a line now and then says how many samples there are.
+    """
 
     def __init__(self, error_probability: float) -> None:
         """As in the answer, each side of each direction may fail with a quarter of that."""
         self._beta = error_probability / 4.0
-        self._bar: Progress | None = None
+        self._shown: ExitStack | None = None
+        self._done = self._total = 0
         self._looks: tuple[int, ...] = ()
 
     def __call__(self, outcomes: Sequence[Outcome], over: bool) -> None:
         """Show what there is; remove the bar when it is over."""
-        if self._bar is None:
+        self._done = sum(outcome.tally.count for outcome in outcomes)
+        self._total = sum(outcome.wanted for outcome in outcomes)
+        if self._shown is None:
+            self._shown = ExitStack()
             columns = (
                 BarColumn(24),
                 TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples"),
@@ -162,16 +191,19 @@ class SamplesBar:
                 TextColumn("{task.description}"),
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("", total=sum(outcome.wanted for outcome in outcomes))
-            self._bar.start()
-        self._bar.update(self._task, completed=sum(outcome.tally.count for outcome in outcomes))
+            self._task = self._bar.add_task("", total=self._total)
+            if sys.stderr.isatty():
+                self._shown.enter_context(self._bar)
+            else:
+                self._shown.enter_context(telling(lambda: f"{self._done:,} of {self._total:,} samples"))
+        self._bar.update(self._task, completed=self._done)
         looks = tuple(len(outcome.looks) for outcome in outcomes)
-        if looks != self._looks:  # the bound changes only then
+        if looks != self._looks and sys.stderr.isatty():  # the bound changes only then
             self._looks = looks
             self._bar.update(self._task, description=self._bound(outcomes))
         if over:
-            self._bar.stop()
-            self._bar = None
+            self._shown.close()
+            self._shown = None
 
     def _bound(self, outcomes: Sequence[Outcome]) -> str:
         """The larger of the two directions, at the least ε asked for."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ballsbins._files import write_text
+from ballsbins._progress import telling
 from ballsbins.cli import output
 from ballsbins.cli.certify import proved_of
 from ballsbins.cli.options import (
@@ -156,8 +157,10 @@ def statement(
             advice = "An ε means nothing without its δ; usually below 1 / number of examples."
             raise InvalidInputError("--delta", None, "given, or --from card.json", advice)
         stated_run = Card(run.mechanism(), delta, clip_norm=clip_norm, num_examples=run.examples)
-        output.tell_if_shuffled(run.sampler, stated_run.mechanism, delta=delta)
-    return _publish(about.added(stated_run).statement(), form, out)
+        output.tell_if_shuffled(run.sampler, stated_run.mechanism, delta=[delta])
+    with telling(lambda: "accounting"):
+        made = about.added(stated_run).statement()
+    return _publish(made, form, out)
 
 
 def _publish(made: Statement, form: Format | None, out: Path | None) -> None:

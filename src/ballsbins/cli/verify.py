@@ -7,19 +7,28 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
+from ballsbins import ask
+from ballsbins._progress import telling
 from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import DeltaOption, JsonOption, Run, Sampling, Without, with_groups
 from ballsbins.cli.privacy import deltas
 from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
-from ballsbins.report.numbers import describe, down, stated, up
+from ballsbins.report.numbers import batches_of, down, stated, too_large_delta, up
 
 # of a direction: within 10 % at every setting of benchmarks/verify.py
 _FEW_EPOCHS, _MANY_EPOCHS = 250_000, 26_000
 DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 is an error in the question
 _NOTHING = 1e-300  # two δ below are both 0
+_VERDICTS = {  # of `verify`, by the worst of its comparisons
+    "agree": "δ and its samples agree",
+    "negligible": "δ and its samples are both negligible",
+    "inconclusive": "δ and its samples meet, but not sharply enough to tell",
+    "disagree": "δ and its samples DISAGREE",
+}
 # A δ that is this part of the other direction's cannot decide the larger of the two, and need not be sharp.
 _NEGLIGIBLE = 1e-6
 
@@ -127,11 +136,12 @@ def verify(
         )
     else:
         out = output.console()
-        out.print(describe(mechanism, derived), style="dim")
+        out.print(f"[bold]{_VERDICTS[worst]}[/bold] for {batches_of(mechanism)}")
+        output.print_run(out, mechanism, derived, [])
         out.print()
         rows = [(*_row(check), verdict.upper() if verdict == "disagree" else verdict)
                 for check, verdict in zip(checks, verdicts, strict=True)]  # fmt: skip
-        columns = ("ε, direction", "δ at least", "δ at most", "sampled, at least", "at most", "factor", "")
+        columns = ("ε, direction", "δ at least", "δ at most", "sampled ≥", "sampled ≤", "factor", "")
         out.print(output.plain_table(columns, rows))
         out.print()
         against = f"{answers[0].method}, which fails with probability {stated(rare)}"
@@ -166,6 +176,23 @@ def _row(check: Check) -> tuple[str, ...]:
     )
 
 
+def _print_audited(
+    out: Console,
+    run: Run,
+    mechanism: Mechanism,
+    derived: str | None,
+    claimed: Bound,
+    delta: float,
+    holds: bool,
+) -> None:
+    """What became of the claim, and for which batches it is."""
+    verdict = "may be true" if holds else "is REFUTED"
+    claim = f"ε ≤ {up(float(claimed.upper), 5)} at δ = {stated(delta)}"
+    out.print(f"[bold]{claim} {verdict}[/bold] for {batches_of(mechanism)}")
+    shuffled = ask.if_shuffled(mechanism, delta=[delta]) if run.sampler is None else None
+    output.print_run(out, mechanism, derived, [too_large_delta(delta, run.examples), shuffled])
+
+
 @with_groups
 def audit(
     run: Annotated[Run, Without("max_batch_size")],
@@ -197,19 +224,20 @@ def audit(
     from ballsbins.audit import audit as attack
 
     mechanism, derived = run.mechanism()
-    result = attack(
-        mechanism,
-        delta,
-        trials=trials,
-        confidence=confidence,
-        seed=seed,
-        secret_noise_multiplier=secret_noise_multiplier,
-    )
+    with telling(lambda: "attacking"):
+        result = attack(
+            mechanism,
+            delta,
+            trials=trials,
+            confidence=confidence,
+            seed=seed,
+            secret_noise_multiplier=secret_noise_multiplier,
+        )
     if json:
         output.print_json(result.to_dict() | {"secret_noise_multiplier": secret_noise_multiplier})
     else:
         out = output.console()
-        out.print(describe(mechanism, derived), style="dim")
+        _print_audited(out, run, mechanism, derived, result.at_delta.claimed, delta, result.consistent)
         if secret_noise_multiplier is not None:
             out.print(f"negative control: really run with σ = {secret_noise_multiplier:g}", style="yellow")
         out.print()
@@ -287,15 +315,16 @@ def audit_training(
         from ballsbins.audit.one_run_torch import audit_example
 
     mechanism, derived = run.mechanism()
-    found = audit_example(
-        mechanism, delta, canaries=canaries, seed=seed, confidence=confidence,
-        secret_noise_multiplier=secret_noise_multiplier, secret_clip_norm=secret_clip_norm,
-    )  # fmt: skip
+    with telling(lambda: "training"):
+        found = audit_example(
+            mechanism, delta, canaries=canaries, seed=seed, confidence=confidence,
+            secret_noise_multiplier=secret_noise_multiplier, secret_clip_norm=secret_clip_norm,
+        )  # fmt: skip
     if json:
         output.print_json(found.to_dict())
     else:
         out = output.console()
-        out.print(describe(mechanism, derived), style="dim")
+        _print_audited(out, run, mechanism, derived, found.claimed, delta, found.consistent)
         if secret_noise_multiplier is not None or secret_clip_norm is not None:
             out.print("negative control: really trained in another way than claimed", style="yellow")
         out.print()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ballsbins._progress import telling
 from ballsbins.cli import output
 from ballsbins.cli.certify import proof_in, proved_of
 from ballsbins.cli.options import RUN, RunUnlessCard, Without, refuse_others, with_groups
@@ -60,7 +61,8 @@ def page(
         allowed = "cards", "out", "title", "certificate"
         refuse_others(context, *allowed, beside="--from", advice=CARD_STATES)
         proof = "" if certificate is None else _proof_of_card(certificate, cards)
-        text = pages.page_of_cards(cards, title, proof)
+        with telling(lambda: "drawing the page"):
+            text = pages.page_of_cards(cards, title, proof)
     else:
         if run.noise_multiplier is None or delta is None:
             missing = "--noise-multiplier" if run.noise_multiplier is None else "--delta"
@@ -69,10 +71,11 @@ def page(
             )
         mechanism = run.mechanism()
         proof = "" if certificate is None else proved_of(certificate, mechanism, delta)
-        text = pages.page_of_mechanism(
-            mechanism, delta, title, examples=run.examples, alone=alone, proof=proof
-        )
-        output.tell_if_shuffled(run.sampler, mechanism, delta=delta)
+        with telling(lambda: "drawing the page"):
+            text = pages.page_of_mechanism(
+                mechanism, delta, title, examples=run.examples, alone=alone, proof=proof
+            )
+        output.tell_if_shuffled(run.sampler, mechanism, delta=[delta])
     write_text(out, text)
     typer.echo(
         f"Wrote {out}, {len(text.encode()) / 1e3:.0f} kB: open it in any browser, no server or network needed."
