@@ -43,7 +43,7 @@ class SingleRuns:
 
     def __init__(self) -> None:
         self._curves: dict[tuple[tuple[int, float], int], ExactCurve] = {}
-        self._moments: dict[tuple[bool, tuple[int, float], int], Moments] = {}
+        self._moments: dict[tuple[tuple[int, float], int], Moments] = {}
 
     def curve(self, bins: tuple[int, float], steps: int) -> ExactCurve:
         """One epoch of that many steps, or some first ones of it: number of bins visited, noise multiplier."""
@@ -51,16 +51,16 @@ class SingleRuns:
             self._curves[bins, steps] = ExactCurve((bins,), steps)
         return self._curves[bins, steps]
 
-    def moments(self, bins: tuple[int, float], steps: int, *, sketch: bool) -> Moments:
-        """The moments of that, or a sketch of them; one step of T is a step of Poisson sampling."""
-        if (sketch, bins, steps) not in self._moments:
+    def moments(self, bins: tuple[int, float], steps: int) -> Moments:
+        """The moments of that; one step of T is a step of Poisson sampling."""
+        if (bins, steps) not in self._moments:
             if bins[0] == 1:
                 made: Moments = StepMoments(bins[1], steps)
             else:
                 curve = self.curve(bins, steps)
-                made = CurveMoments(curve, curve.sketch if sketch else curve.rough)
-            self._moments[sketch, bins, steps] = made
-        return self._moments[sketch, bins, steps]
+                made = CurveMoments(curve, curve.sketch)
+            self._moments[bins, steps] = made
+        return self._moments[bins, steps]
 
 
 def curve_of(
@@ -172,8 +172,8 @@ def _balls_and_bins(mechanism: Mechanism, singles: SingleRuns) -> Curve:
         return Between(below_epochs(one, sigma, whole), GaussianCurve(sigma, epochs))
     runs = [((steps, sigma), whole)] + [((rest, sigma), 1)] * (rest > 0)
 
-    def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
-        return [(singles.moments(bins, steps, sketch=sketch), count) for bins, count in runs]
+    def moments() -> list[tuple[Moments, int]]:
+        return [(singles.moments(bins, steps), count) for bins, count in runs]
 
     bracket = ComposedCurve([(singles.curve(bins, steps), count) for bins, count in runs])
     exact = ProductCurve(moments, bracket)
@@ -223,8 +223,8 @@ def _poisson(mechanism: Mechanism, singles: SingleRuns) -> Curve:
     if taken == 1:
         return PoissonStepCurve(sigma, steps)
 
-    def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
-        return [(singles.moments((1, sigma), steps, sketch=sketch), taken)]
+    def moments() -> list[tuple[Moments, int]]:
+        return [(singles.moments((1, sigma), steps), taken)]
 
     exact = ProductCurve(moments, PoissonCurve(sigma, steps, taken))
     return OrBounds(exact, bounds, deep=_DEEPEST)

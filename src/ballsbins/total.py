@@ -90,8 +90,8 @@ class Total:
                 factors[single] += times
         singles = SingleRuns()
 
-        def moments(*, sketch: bool) -> list[tuple[Moments, int]]:
-            return [(singles.moments(*single, sketch=sketch), times) for single, times in factors.items()]
+        def moments() -> list[tuple[Moments, int]]:
+            return [(singles.moments(*single), times) for single, times in factors.items()]
 
         # each step, or each epoch, is at most a Gaussian mechanism, and those add up by 1/σ²
         noises = [times / bins[1] ** 2 for (bins, _), times in factors.items()]

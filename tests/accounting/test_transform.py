@@ -8,7 +8,7 @@ from ballsbins.accounting.one_epoch.basket import real_axis
 from ballsbins.accounting.one_epoch.transform import (
     complex_log1p,
     log_transform,
-    saddles,
+    saddle,
     second_remainder,
 )
 
@@ -100,7 +100,7 @@ def test_saddles_solve_their_equation():
     rng = np.random.default_rng(5)
     for sigma in (0.05, 1.0, 100.0):
         omega = np.exp(rng.uniform(-30, 30, 200)) * np.exp(1j * rng.uniform(0, np.pi, 200))
-        first, second = saddles(omega, sigma)
+        first, second = saddle(omega, sigma), saddle(omega, sigma, -1)
         log_z = np.log(np.abs(omega)) - 2 * np.log(sigma) - 0.5 / sigma**2 + 1j * np.angle(omega)
         for root in (first, second):
             miss = np.array([unwound(d) for d in log_z + root - np.log(-root)])

@@ -8,8 +8,7 @@ polygons and tilted transforms of `composition` have one: a bracket, by a method
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -48,14 +47,6 @@ _ROUNDED = 1e-9  # by which the ends of a stretch are inside of it
 _STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
 
 
-class _Source(Protocol):
-    """Where moments come from: of every kind of run, and how often it is run."""
-
-    def __call__(self, *, sketch: bool) -> Sequence[tuple[Moments, int]]:
-        """The moments, or a sketch of them that is next to free."""
-        ...
-
-
 class ProductCurve(Curve):
     """The privacy curve of `count` independent runs of each of several mechanisms, one after the other."""
 
@@ -63,10 +54,13 @@ class ProductCurve(Curve):
     method = "exact"
     fallback = "bracket", "composition"
 
-    def __init__(self, moments: _Source, bracket: ComposedCurve) -> None:
-        """`moments` of the runs, made when first needed; `bracket` is the same product by the other method."""
+    def __init__(self, moments: Callable[[], Sequence[tuple[Moments, int]]], bracket: ComposedCurve) -> None:
+        """`moments`: those of every kind of run, and how often it is run; called when they are first needed.
+
+        `bracket` is the same product by the other method.
+        """
         self._make, self.bracket = moments, bracket
-        self._products: dict[tuple[Direction, bool], Product] = {}
+        self._products: dict[Direction, Product] = {}
         self._sheets: dict[tuple[Direction, float], Lines | None] = {}
 
     @property
@@ -79,15 +73,15 @@ class ProductCurve(Curve):
         """An ε of the size that matters."""
         return 4 * self._product(REMOVE).deviation
 
-    def _product(self, direction: Direction, *, sketch: bool = False) -> Product:
-        if (direction, sketch) not in self._products:
-            factors = self._make(sketch=sketch)
-            self._products |= {(way, sketch): Product(factors, way) for way in DIRECTIONS}
-        return self._products[direction, sketch]
+    def _product(self, direction: Direction) -> Product:
+        if direction not in self._products:
+            factors = self._make()
+            self._products = {way: Product(factors, way) for way in DIRECTIONS}
+        return self._products[direction]
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array:
         """About log δ at some ε ≥ 0, from sketches of the single runs: no bound, but next to free."""
-        return self._product(direction, sketch=True).estimate(epsilon)
+        return self._product(direction).estimate(epsilon)
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""

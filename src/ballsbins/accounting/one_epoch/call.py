@@ -46,7 +46,6 @@ _BOTTOM_MARGIN, _BOTTOM_MORE = 8.0, 2.0  # the same at the lower end: e⁻⁴ fa
 _KNEE = 4.0  # below the peak, e^{−TrK} is 1 to two digits from here on: steps may grow
 _DEVIATION_STEP, _MOST_GROWTH = 0.5, 20.0  # half a deviation as step integrates a Gaussian to all digits
 _FEWEST = 9  # nodes, so that every fourth is a sum of three
-_LARGEST_SWING = 60.0  # in logs: more than e⁶⁰ times the sum is no answer anyway
 _CUT_OFF = 3.0  # what lies above the last node is e³ terms as large as the first one dropped, or less (B8)
 _CALM = 2.0  # log phase at the end up to which a finer lattice may help: beyond, the sine turns too often
 _RISEN = 0.5  # in logs: a rise of the exponent by so much is one
@@ -119,6 +118,9 @@ class CutLattice:
         sine = np.sin(np.where(small, 0.0, phase))
         self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
         self.sign = np.where(small, 1.0, np.sign(sine))
+        # φ/|sin φ|: an error in the phase moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
+        turn = np.minimum(self.log_phase, LARGEST_EXPONENT) - self.log_sine
+        self.turn = np.exp(np.minimum(turn, LARGEST_EXPONENT))
 
     @classmethod
     def covering(
@@ -181,12 +183,10 @@ class CutLattice:
         parts = size * self.sign
         sums = halved(parts)
         total = sums[0]
-        # an error in the phase φ moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
-        turned = modulus - scale[:, None] + np.minimum(self.log_phase, LARGEST_EXPONENT)
-        swing = np.where(keep, np.exp(np.minimum(turned, _LARGEST_SWING)), 0.0).sum(axis=1)
-        rounding = U * (ROUNDINGS + PER_LOAD * load) + INNER_SAFETY * self.inner * np.abs(self.real)
-        slack = (size * rounding).sum(axis=1)
-        slack += swing * (U * ROUNDINGS + INNER_SAFETY * self.inner_phase)
+        load *= U * PER_LOAD
+        load += U * ROUNDINGS + INNER_SAFETY * self.inner * np.abs(self.real)
+        load += self.turn * (U * ROUNDINGS + INNER_SAFETY * self.inner_phase)
+        slack = np.vecdot(size, load)
         rough = trapezoidal_error(*sums, shifted=4 * parts[:, 1::4].sum(axis=1))
         rough += (np.exp(-DROP + _CUT_OFF) + BEYOND * size[:, 0]) / np.abs(total)  # what was cut off
         calm = ends & (self.log_phase[np.minimum(last, len(self.log_r) - 1)] < _CALM)
@@ -253,11 +253,12 @@ class LiftContour:
             for x in (_FINE_X, _COARSE_X)
         ]
         u = np.concatenate(nodes)
-        omega, _ = path(u)
+        omega, slope = path(u)
+        log_slope = np.log(slope / omega) - np.log(omega)
         transform, plain = self.basket.exponent(omega)
         found = []
         for rows, w in ((slice(len(nodes[0])), _FINE_W), (slice(len(nodes[0]), None), _COARSE_W)):
-            trace = Trace(path, u[rows], omega[rows], transform[rows], plain[rows], rise=0.0)
+            trace = Trace(path, u[rows], omega[rows], transform[rows], plain[rows], log_slope[rows])
             log_du = np.log(np.tile(0.5 * w * reach / panels, panels))
             probes = PROBES if w is _FINE_W else 0
             found += weighted(self.basket, [trace], [log_du], probes=probes)
@@ -281,24 +282,23 @@ class LiftContour:
         log_r, log_w, real, log_phase, plain = rule
         drift = -drift_of(self.basket.size, strikes, plain, scaled_by(self.basket.size, log_r))
         phase = np.exp(np.minimum(log_phase, LARGEST_EXPONENT))
-        small = phase < LINEAR_PHASE
-        log_size = drift + (log_w + real)[None, :] - scale[:, None]
+        sine = np.ones_like(phase)
+        turns = phase >= LINEAR_PHASE
+        sine[turns] = np.sin(phase[turns]) / phase[turns]
+        size = np.abs(real)
+        # a term is e^{turned} times sin φ/φ, and rounding is relative to e^{turned} times min(φ, 1)/φ
+        turned = drift + (log_w + real + np.minimum(log_phase, LARGEST_EXPONENT)) - scale[:, None]
         with np.errstate(under="ignore"):
-            parts = np.where(
-                small[None, :],
-                np.exp(np.minimum(log_size + log_phase[None, :], SAFE_EXPONENT)),
-                np.exp(np.minimum(log_size, SAFE_EXPONENT)) * np.sin(np.where(small, 0.0, phase))[None, :],
-            )
-            turned = np.minimum(log_size + np.minimum(log_phase, LARGEST_EXPONENT)[None, :], SAFE_EXPONENT)
-            slack = np.abs(parts) * (_RESERVE + INNER_SAFETY * self.inner * np.abs(real))
-            slack = slack + np.exp(turned) * (INNER_SAFETY * self.inner_phase)
-            slack += (
-                np.exp(np.minimum(log_size + np.minimum(log_phase, 0.0)[None, :], SAFE_EXPONENT))
-                * U
-                * (ROUNDINGS + PER_LOAD * np.abs(drift) + PER_LOAD * np.abs(real)[None, :])
-            )
+            swing = np.exp(np.minimum(turned, SAFE_EXPONENT))
+        parts = swing * sine
+        rounding = np.abs(drift)
+        rounding *= U * PER_LOAD / np.maximum(phase, 1.0)
+        rounding += U * (ROUNDINGS + PER_LOAD * size) / np.maximum(phase, 1.0) + (
+            np.abs(sine) * (_RESERVE + INNER_SAFETY * self.inner * size) + INNER_SAFETY * self.inner_phase
+        )
+        rounding *= swing
         below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
-        return parts.sum(axis=1), slack.sum(axis=1) + below
+        return parts.sum(axis=1), rounding.sum(axis=1) + below
 
     def __call__(self, strikes: Strikes) -> Estimate:
         """log call(K)."""

@@ -7,6 +7,7 @@ The put (direction "add", and by parity calls that are not small): paths through
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,9 @@ _BENDS = (0.3, 0.0, 0.6, 0.9)
 _STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)  # the same, for those
 _STRAIGHT = 20.0  # the curvature from which the straight line is tried first: a choice
 _GOOD_SCORE = 7.0  # of a path that need not be compared with others: a choice
-_FIRST_LENGTH, _MORE = 3.7, 1.6  # a Gaussian has dropped by u = 3.1, most integrands by 3.6: a choice
+# How far a path goes at first, in u, and if that was not enough: a Gaussian has dropped by 3.1; the less curvature
+# a saddle has the longer it takes; off the cut, 3.7 is nearly always enough. A choice.
+_LENGTH, _PER_WIDTH, _LENGTH_OFF_CUT, _MORE = 3.0, 3.3, 3.7, 1.6
 _LONGEST = 40.0  # of u: ω has grown by e⁴⁰, and what has not dropped by then never will
 _MOST_RISE = 30.0  # in logs: a path that climbs so much has lost all digits
 FARTHEST = 7.0  # standard deviations from its strike at which a path does not resolve the phase any more
@@ -76,7 +79,8 @@ class Trace:
     omega: Complex
     transform: Complex
     plain: Real
-    rise: float  # of the integrand above its start, in logs
+    log_slope: Complex  # log of dω/du/ω²
+    rise: float = 0.0  # of the integrand above its start, in logs
 
     @property
     def score(self) -> float:
@@ -89,31 +93,36 @@ def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) ->
     found: list[Trace | None] = [None] * len(paths)
     shapes = np.array([[path.start, path.width, np.tan(path.bend)] for path in paths])
     open_: Indices = np.arange(len(paths))
-    known, count = np.empty((len(paths), 4, 0), complex), 0  # ω, transform, plain bins, log of the integrand
+    # ω, transform, log dω/du/ω², and as one complex number the plain bins and log of the integrand
+    known, count = np.empty((len(paths), 4, 0), complex), 0
+    widest = float((shapes[:, 1] / np.abs(shapes[:, 0])).max())
+    first = _LENGTH + _PER_WIDTH * widest if shapes[0, 0] > 0.0 else _LENGTH_OFF_CUT
     while open_.size and count * step < _LONGEST:
-        more = int(np.ceil((_FIRST_LENGTH if count == 0 else _MORE) / step))
+        more = int(np.ceil((first if count == 0 else _MORE) / step))
         u = step * np.arange(count, count + more, dtype=np.float64)
         at, slope = (part.reshape(len(open_), more) for part in _along(shapes[open_], u[None, :]))
         transform, plain = (part.reshape(at.shape) for part in basket.exponent(at.ravel()))
         here = strikes[open_]
         t = float(basket.size)
         factor = np.where(plain == t, here.k[:, None], here.k_minus_1[:, None] + plain / t)
-        size = (factor * (t * at) + transform).real
-        size += np.log(np.abs(slope / at)) - np.log(np.abs(at))  # ω² may be beyond the doubles
-        size = np.where(np.isfinite(size), size, np.inf)
-        known = np.concatenate([known, np.stack([at, transform, plain, size], axis=1)], axis=2)
+        log_slope = np.log(slope / at) - np.log(at)  # ω² may be beyond the doubles
+        size = factor * (t * at.real) + transform.real + log_slope.real
+        both = plain + 1j * np.where(np.isfinite(size), size, np.inf)
+        known = np.concatenate([known, np.stack([at, transform, log_slope, both], axis=1)], axis=2)
         count += more
-        sizes = known[:, 3].real
+        sizes = known[:, 3].imag
         peak = sizes.max(axis=1)
         climbs = peak > sizes[:, 0] + _MOST_RISE
         dropped = np.maximum.accumulate(sizes, axis=1) - sizes > DROP
         ended = dropped.any(axis=1) & ~climbs
         for row in np.flatnonzero(ended):
             end = int(dropped[row].argmax()) + 1
-            omega, transform_, plain_ = known[row, :3, :end]
+            *parts, plain_ = known[row, :, :end]
             u = step * np.arange(end, dtype=np.float64)
+            omega, transform_, log_slope_ = parts
             rise = float(peak[row] - sizes[row, 0])
-            found[open_[row]] = Trace(paths[open_[row]], u, omega, transform_, plain_.real, rise)
+            trace = Trace(paths[open_[row]], u, omega, transform_, plain_.real, log_slope_, rise)
+            found[open_[row]] = trace
         go_on = ~(ended | climbs)
         open_, known = open_[go_on], known[go_on]
     return found
@@ -156,13 +165,11 @@ def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: in
         for rows in np.array_split(np.arange(len(at)), -(-len(traces) // _TOGETHER)):
             finer, _ = basket.exponent(at[rows], FINER)
             inner = max(inner, worst(np.abs(_unwound(finer - known[rows])) / np.abs(finer)))
-    nodes = []
-    for trace, log_step in zip(traces, log_du, strict=True):
-        _, derivative = trace.path(trace.u)
-        factor = derivative / (np.pi * float(basket.size) * trace.omega)
-        log_weight = np.asarray(np.log(factor) - np.log(trace.omega) + log_step, dtype=np.complex128)
-        nodes.append(Nodes(trace.omega, trace.transform, trace.plain, log_weight, inner))
-    return nodes
+    shift = np.log(np.pi * float(basket.size))
+    return [
+        Nodes(trace.omega, trace.transform, trace.plain, trace.log_slope + (log_step - shift), inner)
+        for trace, log_step in zip(traces, log_du, strict=True)
+    ]
 
 
 def _unwound(difference: Complex) -> Complex:
@@ -212,15 +219,36 @@ class PutContour:
         """log put(K)."""
         if self.nodes is None:
             return Estimate.nothing(strikes)
-        exponent, load = self.nodes.terms(self.bins, strikes)
-        scale, parts, slack = slope_sum(exponent, load, self.nodes)
-        sums = halved(parts)
-        found = estimate_of(scale, sums[0], slack, trapezoidal_error(*sums))
-        return found.where(self.near(strikes))
+        return _values(self.bins, self.nodes, strikes).where(self.near(strikes))
 
     def near(self, strikes: Strikes) -> Flags:
         """Which strikes it may serve."""
         return np.asarray((np.abs(strikes.k - self.k) < self._unit) & (self.nodes is not None))
+
+
+def _values(bins: int, nodes: Nodes, strikes: Strikes) -> Estimate:
+    exponent, load = nodes.terms(bins, strikes)
+    scale, parts, slack = slope_sum(exponent, load, nodes)
+    sums = halved(parts)
+    return estimate_of(scale, sums[0], slack, trapezoidal_error(*sums))
+
+
+def puts_on(paths: Sequence[tuple[PutContour, Strikes]]) -> Estimate:
+    """log put(K) of every path at its own strikes, one after the other, in one sum."""
+    if len(paths) == 1:
+        return paths[0][0](paths[0][1])
+    usable = [(path, path.nodes, some) for path, some in paths if path.nodes is not None]
+    strikes = Strikes(
+        *(np.concatenate([getattr(some, part) for _, some in paths]) for part in ("k", "k_minus_1"))
+    )
+    near = np.concatenate([path.near(some) for path, some in paths])
+    if not usable:
+        return Estimate.nothing(strikes)
+    # a path without nodes is near to nothing, and takes those of the first
+    index = np.cumsum([path.nodes is not None for path, _ in paths]) - 1
+    which = np.repeat(np.maximum(index, 0), [len(some.k) for _, some in paths])
+    nodes = Nodes.rows([nodes for _, nodes, _ in usable], which)
+    return _values(paths[0][0].bins, nodes, strikes).where(near)
 
 
 def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> tuple[Real, Real]:

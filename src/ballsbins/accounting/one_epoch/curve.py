@@ -46,11 +46,8 @@ _DENSE = 450  # more points than this are interpolated: from here on that is che
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
 _NOT_DEEP = -600.0  # a log δ sketched above this is not below _SHALLOW
-# where rough values are corrected, in multiples of δ(0), which is 0.4 standard deviations
-_CORRECTED = 2.5 * np.array([0.25, 0.4, 0.6, 1.0, 1.6, 2.3, 3.0, 4.0, 5.5, 7.5, 10.0, 14.0, 20.0, 40.0])
-_LEAST_CORRECTED = -150.0  # log δ
-_MOST_BENT = 10.0  # the same, four deviations: beyond, a curve of few steps is nearly a parabola or a line
-_BY_PARITY = 1.0  # a call larger than K − 1 is better found by parity with its put
+# in multiples of δ(0), so four standard deviations: beyond, a curve of few steps is nearly a parabola or a line
+_MOST_BENT = 10.0
 _LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
 _DEEPER = 700.0  # in logs: ε ≤ 700, so log put is at most this much below log δ
 _ROUGH_POINTS, _MORE_POINTS, _MOST_ROUGH = 24, 8, 40  # of the two passes of a rough search: a choice
@@ -60,7 +57,7 @@ _MOST_LOG_VARIANCE = 600.0  # 1/σ² up to which the variance of Z is formed
 # A search starts at so many deviations, more with less noise than that, and between these ε: a choice.
 _START, _HEAVY_START, _HEAVY_TAIL, _LEAST_START = 5.0, 8.0, 0.7, 1e-9
 # How the ends of what can be computed are looked for: rounds of so many points; then steps down in ε. A choice.
-_END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 5, 18, 12, 0.97, 0.8
+_END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 3, 18, 12, 0.97, 0.8
 _BEFORE = (0.9, 0.7, 0.5, 0.3)  # of an ε out of reach: where to look for a δ that bounds it (B15)
 
 
@@ -139,9 +136,11 @@ class ExactCurve(Curve):
                 rows = (epsilon > 0.0) & np.isfinite(epsilon)
                 return _inverse(epsilon[rows], (log + epsilon)[rows], targets)
             low, high = _LEAST_ROUGH, _LARGEST_ROUGH
-            for count in (_ROUGH_POINTS, _MORE_POINTS + min(len(targets), _MOST_ROUGH)):
+            more = _MORE_POINTS + min(len(targets), _MOST_ROUGH)
+            for count, smooth in ((_ROUGH_POINTS, False), (more, True)):
                 epsilon = np.exp(np.linspace(np.log(low), np.log(high), count))
-                log = np.minimum.accumulate(log_call(self.basket.kinds, np.expm1(epsilon) / part))
+                found = log_call(self.basket.kinds, np.expm1(epsilon) / part, smooth=smooth)
+                log = np.minimum.accumulate(found)
                 first, last = np.searchsorted(-log, [-targets.max(), -targets.min()])
                 low, high = float(epsilon[max(first - 1, 0)]), float(epsilon[min(last, count - 1)])
             return _inverse(epsilon, log, targets)
@@ -156,40 +155,20 @@ class ExactCurve(Curve):
         log_part = np.log(self.basket.size / self.steps)
         return float(self._options.sketch.log_put(np.ones(1))[0] + log_part)
 
-    @cached_property
-    def _correction(self) -> tuple[Array, Array]:
-        """By how much the sketch is off at some ε: it is made for strikes that a single jump decides."""
-        epsilon = np.minimum(_CORRECTED * np.exp(self._log_middle), _LARGEST_ROUGH)
-        found = self.sketch(epsilon, REMOVE)
-        epsilon, found = epsilon[found > _LEAST_CORRECTED], found[found > _LEAST_CORRECTED]
-        with np.errstate(all="ignore"):
-            log, error = self._directly(epsilon, REMOVE)
-            return epsilon, np.where(np.isfinite(log) & np.isfinite(error), log - found, 0.0)
-
     def sketch(self, epsilon: Array, direction: Direction) -> Array:
-        """About log δ(ε), ε ≥ 0: no bound, but next to free. Often good to 10⁻², off by 1 where jumps set in."""
+        """About log δ(ε), ε ≥ 0: no bound, but next to free. Often good to 10⁻², rarely off by 0.5."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         log = np.full(epsilon.shape, -np.inf)
         rows = ~self._vanishes(epsilon, direction)
         if rows.any():
             with np.errstate(all="ignore"):
                 strikes, log_part = self._strikes(epsilon[rows], direction)
-                log[rows] = self._options.sketch.log_put(strikes.k)
                 if direction == REMOVE:
-                    excess, by_parity = strikes.k_minus_1, np.exp(log) - strikes.k_minus_1
-                    call = log_call(self.basket.kinds, np.maximum(excess, _LEAST_EXCESS))
-                    log = np.where(by_parity > _BY_PARITY * excess, np.log(by_parity), call)
+                    found = log_call(self.basket.kinds, np.maximum(strikes.k_minus_1, _LEAST_EXCESS))
                 else:
-                    log += epsilon
-                log += log_part
+                    found = self._options.sketch.log_put(strikes.k) + epsilon[rows]
+                log[rows] = found + log_part
         return np.asarray(np.minimum(log, 0.0))
-
-    def rough(self, epsilon: Array, direction: Direction) -> Array:
-        """The sketch, mended at some ε by what is known there exactly: good to 10⁻² as a rule."""
-        found = self.sketch(epsilon, direction)
-        if direction == ADD:
-            return found
-        return np.asarray(np.minimum(found + np.interp(epsilon, *self._correction, left=0.0), 0.0))
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
         """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp (B15): for add that no Z is large, or Chernoff's.

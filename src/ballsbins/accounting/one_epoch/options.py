@@ -6,7 +6,6 @@ has three: nodes shared along the cut, parity with a put, and a lift off the cut
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from ballsbins.accounting.one_epoch.basket import Basket
 from ballsbins.accounting.one_epoch.call import CutLattice, LiftContour
-from ballsbins.accounting.one_epoch.contours import PutContour
+from ballsbins.accounting.one_epoch.contours import PutContour, puts_on
 from ballsbins.accounting.one_epoch.quadrature import Estimate, Flags, Indices, Real, Strikes
 from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call
 
@@ -45,8 +44,12 @@ _NEARLY = 10.0  # times the goal: then no other place to leave the cut is tried
 _LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more
 # steps along the path of a put, and how far from its own strike it has all digits, in units of its width
 _STEPS = ((0.1, 0.8), (0.07, 1.4), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
+_FINE_GOAL = 4e-11  # error below which the first of these would hardly do
 _MOST_ALONE = 8  # strikes that begin with the first of them: a finer path serves farther, and so more strikes
 _BEYOND = 1.5  # times as far it may still do
+
+
+_Contour = CutLattice | LiftContour | PutContour
 
 
 class Options:
@@ -61,7 +64,7 @@ class Options:
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
         # between which strikes a contour has had all digits, and whether of calls
-        self._served: dict[tuple[CutLattice | LiftContour | PutContour, bool], tuple[float, float]] = {}
+        self._served: dict[tuple[_Contour, bool], tuple[float, float]] = {}
 
     @cached_property
     def sketch(self) -> PutSketch:
@@ -78,20 +81,19 @@ class Options:
             rows = np.flatnonzero(open_ & (best.error > goal))
             if len(rows) == 0:
                 break
-            if step == _STEPS[0][0] and len(rows) > _MOST_ALONE:
+            if step == _STEPS[0][0] and (len(rows) > _MOST_ALONE or np.min(goal) < _FINE_GOAL):
                 continue
             groups = self._groups(strikes, rows, reach)
             centres = strikes[np.array([members[len(members) // 2] for members in groups])]
             guess = self.sketch.saddles(centres.k)[0]
             contours = PutContour.through(self.basket, centres, step, guess, _BEYOND * reach)
             self._puts += contours
-            for contour, members in zip(contours, groups, strict=True):
-                self._follow(contour, strikes, members, best, open_)
+            self._follow(contours, strikes, groups, best, open_)
         return best
 
     def _ask_known(
         self,
-        contours: Sequence[CutLattice | LiftContour | PutContour],
+        contours: Sequence[_Contour],
         strikes: Strikes,
         best: Estimate,
         goal: float | Real,
@@ -99,32 +101,55 @@ class Options:
         call: bool = False,
     ) -> None:
         """Ask contours that are there: first for strikes between those that they have served, then for all near."""
-        for first in (True, False):
-            for contour in reversed(contours):
-                low, high = self._served.get((contour, call), (np.inf, -np.inf))
-                inside = (strikes.k >= low) & (strikes.k <= high)
-                rows = np.flatnonzero(
-                    (best.error > goal) & (inside if first else ~inside & contour.near(strikes))
-                )
-                if len(rows) == 0:
+        wanted = np.broadcast_to(np.asarray(goal), strikes.k.shape)
+        tried = np.full(strikes.k.shape, -1)
+        asked: list[tuple[_Contour, Indices]] = []
+        for number, contour in enumerate(reversed(contours)):
+            low, high = self._served.get((contour, call), (np.inf, -np.inf))
+            inside = (strikes.k >= low) & (strikes.k <= high) & (tried < 0)
+            if inside.any():
+                tried[inside] = number
+                asked.append((contour, np.flatnonzero(inside)))
+        self._ask(asked, strikes, best, wanted, call=call)
+        for number, contour in enumerate(reversed(contours)):
+            rows = np.flatnonzero((best.error > wanted) & (tried != number) & contour.near(strikes))
+            if len(rows) == 0:
+                continue
+            low, high = self._served.get((contour, call), (np.inf, -np.inf))
+            if len(rows) > _MOST_ALONE and low <= high:
+                # where it does not serve the nearest strike it will not serve those beyond
+                away = np.maximum(low - strikes.k[rows], strikes.k[rows] - high)
+                nearest = rows[[int(away.argmin())]]
+                self._ask([(contour, nearest)], strikes, best, wanted, call=call)
+                if best.error[nearest[0]] > wanted[rows].min():
                     continue
-                wanted = goal if np.ndim(goal) == 0 else np.asarray(goal)[rows]
-                if not first and len(rows) > _MOST_ALONE and low <= high:
-                    # where it does not serve the nearest strike it will not serve those beyond
-                    away = np.maximum(low - strikes.k[rows], strikes.k[rows] - high)
-                    nearest = rows[[int(away.argmin())]]
-                    if not (self._asked(contour, strikes[nearest], call=call).error <= np.min(wanted)).all():
-                        continue
-                found = self._asked(contour, strikes[rows], call=call)
-                _improve(best, found, rows)
-                good = strikes.k[rows[found.error <= wanted]]
-                if len(good) > 0:
-                    self._served[contour, call] = min(low, good.min()), max(high, good.max())
+            self._ask([(contour, rows)], strikes, best, wanted, call=call)
 
-    @staticmethod
-    def _asked(contour: CutLattice | LiftContour | PutContour, strikes: Strikes, *, call: bool) -> Estimate:
-        found = contour(strikes)
-        return _by_parity(strikes, found) if call and isinstance(contour, PutContour) else found
+    def _ask(
+        self,
+        asked: list[tuple[_Contour, Indices]],
+        strikes: Strikes,
+        best: Estimate,
+        wanted: Real,
+        *,
+        call: bool,
+    ) -> None:
+        """Take over what contours know of some strikes each, and note between which of them they have had all digits.
+
+        Paths of puts are summed together.
+        """
+        puts = [(contour, rows) for contour, rows in asked if isinstance(contour, PutContour)]
+        if puts:
+            some = np.concatenate([rows for _, rows in puts])
+            found = puts_on([(contour, strikes[rows]) for contour, rows in puts])
+            _improve(best, _by_parity(strikes[some], found) if call else found, some)
+        for contour, rows in asked:
+            if not isinstance(contour, PutContour):
+                _improve(best, contour(strikes[rows]), rows)
+            good = strikes.k[rows[best.error[rows] <= wanted[rows]]]
+            if len(good) > 0:
+                low, high = self._served.get((contour, call), (np.inf, -np.inf))
+                self._served[contour, call] = min(low, good.min()), max(high, good.max())
 
     def _groups(self, strikes: Strikes, rows: Indices, reach: float) -> list[Indices]:
         """Neighbours that one path may serve: all within `reach` of its strike, in units of its width."""
@@ -141,14 +166,14 @@ class Options:
 
     @staticmethod
     def _follow(
-        contour: PutContour, strikes: Strikes, members: Indices, best: Estimate, open_: Flags
+        contours: list[PutContour], strikes: Strikes, groups: list[Indices], best: Estimate, open_: Flags
     ) -> None:
-        """Take over what a new path knows of some strikes, and close those that no finer one would serve better."""
-        found = contour(strikes[members])
+        """Take over what new paths know of their strikes, and close those that no finer one would serve better."""
+        found = puts_on([(contour, strikes[rows]) for contour, rows in zip(contours, groups, strict=True)])
+        members, sizes = np.concatenate(groups), np.array([len(rows) for rows in groups])
         _improve(best, found, members)
-        centre = len(members) // 2
-        if _rounded(found, centre):
-            open_[members] &= _worth_more(found, centre)
+        centre = np.repeat(np.cumsum(sizes) - sizes + sizes // 2, sizes)
+        open_[members] &= ~_rounded(found)[centre] | _worth_more(found, centre)
         # δ = put/K, and what is deeper than deep need not be known
         deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < _DEEP_DIGIT)
         if deep.any():
@@ -168,10 +193,12 @@ class Options:
     def _build_for(self, strikes: Strikes) -> Estimate:
         """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
         best = Estimate.nothing(strikes)
-        log_loss = np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1)
-        loss = 1.0 + np.exp(np.minimum(log_loss, _LARGEST_LOG_LOSS))
         if self.basket.smallest_sigma < _HEAVY_TAIL:
             self._on_lattice(strikes, best, rising=False)
+            if (best.error <= GOAL).all():
+                return best
+        log_loss = np.log(strikes.k_minus_1) - log_call(self.basket.kinds, strikes.k_minus_1)
+        loss = 1.0 + np.exp(np.minimum(log_loss, _LARGEST_LOG_LOSS))
         self._parity(strikes, best, loss, loss < _MOST_LOSS)
         where: dict[int, float] = {}
         for rising in (False, True):
@@ -222,10 +249,11 @@ class Options:
             self._lifts.append(contour)
             found = contour(strikes)
             _improve(best, found)
-            if _rounded(found, worst) and found.error[worst] < _SMALL:
+            rounded = bool(_rounded(found)[worst])
+            if rounded and found.error[worst] < _SMALL:
                 open_ &= _worth_more(found, worst)
                 return True
-            if best.error[worst] <= GOAL or _rounded(found, worst) or not found.error[worst] < _HOPELESS:
+            if best.error[worst] <= GOAL or rounded or not found.error[worst] < _HOPELESS:
                 break
         return False
 
@@ -280,12 +308,12 @@ def _next(error: Real, open_: Flags, goal: float | Real = GOAL) -> int | None:
     return None if len(rows) == 0 else int(rows[len(rows) // 2])
 
 
-def _rounded(found: Estimate, row: int) -> bool:
-    """Whether rounding is most of the error, so that more nodes would not help."""
-    return bool(math.isfinite(found.error[row]) and found.rough[row] < _ROUGH_SHARE * found.error[row])
+def _rounded(found: Estimate) -> Flags:
+    """Where rounding is most of the error, so that more nodes would not help."""
+    return np.asarray(np.isfinite(found.error) & (found.rough < _ROUGH_SHARE * found.error))
 
 
-def _worth_more(found: Estimate, row: int) -> Flags:
+def _worth_more(found: Estimate, row: int | Indices) -> Flags:
     """The strikes for which another contour may be better than one whose error at `row` is only rounding."""
     return np.asarray(
         (found.rough >= _ROUGH_SHARE * found.error) | (found.error > _AS_GOOD * found.error[row])

@@ -11,6 +11,7 @@ At the end are two functions that numpy does not have with all digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,20 +89,37 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Quadrature nodes of a path off the cut. `log_weight` includes 1/(πTω²) and dω."""
+    """Quadrature nodes of a path off the cut, or one row of them for every strike.
+
+    `log_weight` includes 1/(πTω²) and dω.
+    """
 
     omega: Complex
     transform: Complex
     plain: Real
     log_weight: Complex
-    inner: float  # relative error of `transform`
+    inner: float | Real  # relative error of `transform`
+    last: int | Indices = -1  # index of the last node; what is behind it has no weight
+
+    @classmethod
+    def rows(cls, paths: Sequence[Nodes], which: Indices) -> Nodes:
+        """For every strike the nodes of that path, filled up to one length."""
+        counts = np.array([len(path.omega) for path in paths])
+        omega, transform, log_weight = np.zeros((3, len(paths), counts.max()), dtype=complex)
+        plain = np.zeros(omega.shape)
+        log_weight.real = -np.inf
+        for row, (path, count) in enumerate(zip(paths, counts, strict=True)):
+            omega[row, :count], transform[row, :count] = path.omega, path.transform
+            plain[row, :count], log_weight[row, :count] = path.plain, path.log_weight
+        inner = np.array([path.inner for path in paths])[which, None]
+        return cls(omega[which], transform[which], plain[which], log_weight[which], inner, counts[which] - 1)
 
     def terms(self, bins: int, strikes: Strikes) -> tuple[Complex, Real]:
         """Complex exponent of every term (strikes × nodes) and the size of what was added up to get it."""
         drift = drift_of(bins, strikes, self.plain, float(bins) * self.omega)
-        return drift + (self.transform + self.log_weight)[None, :], np.abs(drift) + np.abs(self.transform)[
-            None, :
-        ]
+        load = np.abs(drift) + np.abs(self.transform)
+        drift += self.transform + self.log_weight
+        return drift, load
 
 
 def drift_of(bins: int, strikes: Strikes, plain: Real, scaled: Any) -> Any:
@@ -117,14 +135,14 @@ def scaled_by(bins: int, log_r: Real) -> Real:
 
 
 def slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, Real]:
-    """(scale, all Im e^exponent, error of their sum), the last two relative to e^scale."""
+    """(scale, all Im e^exponent, error of their sum), the last two relative to e^scale; `load` is used up."""
     scale = exponent.real.max(axis=1)
     size = np.exp(exponent.real - scale[:, None])
-    rounding = (
-        U * (ROUNDINGS + PER_LOAD * load) + INNER_SAFETY * nodes.inner * np.abs(nodes.transform)[None, :]
-    )
-    slack = (size * rounding).sum(axis=1)
-    slack += BEYOND * size[:, -1]  # what lies beyond the last node falls off at least geometrically
+    load *= U * PER_LOAD
+    load += U * ROUNDINGS + INNER_SAFETY * nodes.inner * np.abs(nodes.transform)
+    slack = np.vecdot(size, load)
+    # what lies beyond the last node falls off at least geometrically
+    slack += BEYOND * size[np.arange(len(size)), nodes.last]
     return scale, size * np.sin(exponent.imag), slack
 
 

@@ -82,30 +82,26 @@ def spread_of(s: float) -> float:
     return min(1.0, float(np.sqrt(np.expm1(min(s * s, _MOST_VARIANCE)))))
 
 
-def saddles(omega: Complex, sigma: float) -> tuple[Complex, Complex]:
-    """The two saddles −W₀(z) and −W₋₁(z) in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
-    log_z = np.log(np.abs(omega)) - 2.0 * np.log(sigma) - 0.5 / sigma**2 + 1j * np.angle(omega)
+def saddle(omega: Complex, sigma: float, branch: int = 0) -> Complex:
+    """The saddle −W₀(z), or with `branch` = −1 −W₋₁(z), in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
+    log_z = np.log(omega) - (2.0 * np.log(sigma) + 0.5 / sigma**2)
     z = np.exp(np.clip(log_z.real, -LARGEST_EXPONENT, LARGEST_EXPONENT) + 1j * log_z.imag)
-    first, second = lambertw(z, 0), lambertw(z, -1)
+    root = lambertw(z, branch)
     tiny = log_z.real < _TINY_LOG_Z
-    first = np.where(tiny, z, first)
-    guess = log_z - 2j * np.pi
-    second = np.where(tiny | ~np.isfinite(second), guess - np.log(-guess), second)
-    for branch, root in ((0, first), (-1, second)):
-        wrong = ~np.isfinite(root) | tiny
-        if branch == 0:
-            wrong &= ~tiny
-        if not wrong.any():
-            continue
+    if branch == 0:
+        root = np.where(tiny, z, root)
+        wrong = ~np.isfinite(root)
+    else:
+        wrong = tiny | ~np.isfinite(root)
+        guess = log_z - 2j * np.pi
+        root = np.where(wrong, guess - np.log(-guess), root)
+    if wrong.any():
         w = np.where(np.isfinite(root), root, log_z)
         for _ in range(_NEWTON):  # Newton on w + log w = log z + 2πik
             residual = w + np.log(w) - log_z - 2j * np.pi * branch
             w = np.where(wrong, w - residual * w / (1.0 + w), root)
-        if branch == 0:
-            first = w
-        else:
-            second = w
-    return -first, -second
+        root = w
+    return np.asarray(-root)
 
 
 def _normal_tail(x: Complex) -> Complex:
@@ -114,20 +110,18 @@ def _normal_tail(x: Complex) -> Complex:
 
 def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTransform:
     """log L at an array of ω with arg ω in [0, π]; `refine` > 1: so many times the nodes. NaN if out of reach."""
-    first, second = saddles(omega, sigma)
-    good = np.isfinite(first) & np.isfinite(second) & np.isfinite(omega)
+    first = saddle(omega, sigma)
+    good = np.isfinite(first) & np.isfinite(omega)
     if good.all():
-        return _log_transform(omega, sigma, first, second, refine)
+        return _log_transform(omega, sigma, first, refine)
     value, centred = np.full(omega.shape, complex(np.nan, np.nan)), np.zeros(omega.shape, dtype=bool)
     if good.any():
-        part = _log_transform(omega[good], sigma, first[good], second[good], refine)
+        part = _log_transform(omega[good], sigma, first[good], refine)
         value[good], centred[good] = part.value, part.centred
     return LogTransform(value, centred)
 
 
-def _log_transform(
-    omega: Complex, sigma: float, first: Complex, second: Complex, refine: float
-) -> LogTransform:
+def _log_transform(omega: Complex, sigma: float, first: Complex, refine: float) -> LogTransform:
     s = 1.0 / sigma
     size, phi = np.abs(omega), np.angle(omega)
     spread = spread_of(s)
@@ -167,7 +161,11 @@ def _log_transform(
         return growth(x) - 0.5 * x * x + 0.5 * (sigma * natural) ** 2
 
     # near the meeting of the saddles the integrand is flatter than a Gaussian: go on, if need be to x₂
-    turn = sigma * second.real
+    turn, unknown = np.full(omega.shape, np.inf), np.zeros(omega.shape, dtype=bool)
+    if not converges.all():
+        turn[~converges] = sigma * saddle(omega[~converges], sigma, -1).real
+        unknown = ~np.isfinite(turn) & ~converges
+        turn[unknown] = np.inf
     flat = ((form == 0) | (growth(high) > 1.0)) & (height(high) > least - GONE)
     if flat.any():
         farther = np.where(converges, high + REACH, np.maximum(turn, high))
@@ -185,16 +183,21 @@ def _log_transform(
     end = np.where(natural_line, end, high)
     straight = real_line | natural_line | (excess < _MOST_CANCELLATION)
 
-    value = np.empty(omega.shape, dtype=complex)
+    value = np.full(omega.shape, complex(np.nan, np.nan))
+    straight |= unknown
     if straight.any():
         value[straight] = _line(
             omega[straight], sigma, psi[straight], form[straight], first[straight], end[straight], refine
         )
     if not straight.all():
         bent = ~straight
+        second = saddle(omega[bent], sigma, -1)
+        bent[bent] = known = np.isfinite(second)
         value[bent] = _legs(
-            omega[bent], sigma, form[bent], first[bent], second[bent], natural[bent], high[bent], refine
+            omega[bent], sigma, form[bent], first[bent], second[known], natural[bent], high[bent], refine
         )
+    if unknown.any():
+        value[unknown] = np.nan
     return LogTransform(value, centred)
 
 
