@@ -31,7 +31,7 @@ def of(run):
 
 def gaussian_product(sigma, epochs):
     one = GaussianCurve(sigma)
-    return ProductCurve(lambda sketch: [(CurveMoments(one), epochs)], ComposedCurve([(one, epochs)]))
+    return ProductCurve(lambda: [(CurveMoments(one), epochs)], ComposedCurve([(one, epochs)]))
 
 
 @pytest.mark.parametrize("direction", [REMOVE, ADD])
@@ -71,7 +71,7 @@ def test_two_poisson_steps_against_quadrature():
     sigma, steps = 1.0, 2
     s, q = 1.0 / sigma, 1.0 / steps
     one = PoissonStepCurve(sigma, steps)
-    curve = ProductCurve(lambda sketch: [(StepMoments(sigma, steps), 2)], ComposedCurve([(one, 2)]))
+    curve = ProductCurve(lambda: [(StepMoments(sigma, steps), 2)], ComposedCurve([(one, 2)]))
     for epsilon in (0.2, 1.0, 2.0):
 
         def inner(g, epsilon=epsilon):
@@ -214,8 +214,8 @@ def test_a_rough_survey_is_as_good_as_a_sharp_one(sigma, steps, count):
     """What was looked at roughly decides where lines are laid, and nothing else."""
     curve = ExactCurve(((steps, sigma),))
     bracket = ComposedCurve([(curve, count)])
-    rough = ProductCurve(lambda sketch: [(CurveMoments(curve, curve.sketch), count)], bracket)
-    sharp = ProductCurve(lambda sketch: [(CurveMoments(curve), count)], bracket)
+    rough = ProductCurve(lambda: [(CurveMoments(curve, curve.sketch), count)], bracket)
+    sharp = ProductCurve(lambda: [(CurveMoments(curve), count)], bracket)
     epsilon = rough.scale * np.array([0.1, 1.0, 2.0])
     for direction in (REMOVE, ADD):
         found, truth = (each.exactly(epsilon, direction) for each in (rough, sharp))

@@ -350,7 +350,7 @@ class Product:
         self, term: Term, k: float, period: float, split: Split | None, together: float
     ) -> tuple[Line, float]:
         """Lay one line, twice as far each time until its end does not show."""
-        grid = Grid.covering(period, self._end(term, split, together))
+        grid = Grid.covering(period, 2.0 * self._end(term, split, together))
         short: tuple[Line, float] | None = None  # one whose end shows, but not much
         while grid.highest <= _LONGEST:
             try:

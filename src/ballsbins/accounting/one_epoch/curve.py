@@ -57,7 +57,7 @@ _MOST_LOG_VARIANCE = 600.0  # 1/σ² up to which the variance of Z is formed
 # A search starts at so many deviations, more with less noise than that, and between these ε: a choice.
 _START, _HEAVY_START, _HEAVY_TAIL, _LEAST_START = 5.0, 8.0, 0.7, 1e-9
 # How the ends of what can be computed are looked for: rounds of so many points; then steps down in ε. A choice.
-_END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 3, 18, 12, 0.97, 0.8
+_END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 5, 18, 12, 0.97, 0.8
 _BEFORE = (0.9, 0.7, 0.5, 0.3)  # of an ε out of reach: where to look for a δ that bounds it (B15)
 
 

@@ -20,18 +20,17 @@ _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
 _ROOT_HALF, _ROOT_HALF_PI = np.sqrt(0.5), np.sqrt(0.5 * np.pi)
 _ORDERS = np.arange(1.0, 4.0)[:, None]  # of moments
 _RARE = 0.01  # expected number of large Z in one epoch: two at once hardly ever happen
-# Nodes on [0, 1] for a large Z, and how far beyond its strike they reach: the density falls by e⁻⁶ or more.
-_GAUSS_X, _GAUSS_W = (
-    0.5 * (part + shift) for part, shift in zip(np.polynomial.legendre.leggauss(16), (1.0, 0.0), strict=True)
+_BEHIND = (
+    6.0  # how far beyond its strike a large Z is followed, by 1/g: the density has fallen by e⁻⁶ or more
 )
-_BEHIND = 6.0
+_GAUSS_X, _GAUSS_W = np.polynomial.legendre.leggauss(16)  # for a large Z: enough for two digits
 # The table of puts in log c: its steps, their growth beyond the first ones, how many of each, and where blocks that
 # are made together end. The first ones are the puts that matter; the last reach the end of the doubles.
 _FINE, _GROWTH, _FINE_STEPS, _GROWING_STEPS, _BLOCKS = 0.5, 1.15, 47, 38.0, [24, 36, 48, 60, 70]
 _LAST_GAP = 0.1  # the last two points are not closer than this
 _SAFETY = 1e-9  # far more than the relative rounding of either bound (B15 of docs/derivation.md)
 _LOWEST = -1000.0  # a bound on log δ below which none better is looked for
-_LEAST_VARIANCE, _LEAST_SKEWNESS = 1e-300, 1e-5  # against 0/0; with less skewness a log-normal is a Gaussian
+_LEAST_VALUE, _LEAST_SKEWNESS = 1e-300, 1e-5  # against 0/0; with less skewness a log-normal is a Gaussian
 _LEAST_X, _FAR_X = -30.0, 1e3  # arguments of Mills' ratio: below, 1 to all digits; above, its asymptotic form
 _CLOSE = 0.3  # s(1 + |x|) up to which a difference of Mills' ratios is s times the slope, to two digits
 _NOISE_POINTS = (24, 16)  # of the two passes for a rough σ: a choice
@@ -49,7 +48,7 @@ def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real, *, smoo
     t = float(sum(count for count, _ in kinds))
     noise = [(float(count), 1.0 / np.broadcast_to(sigma, k_minus_1.shape)) for count, sigma in kinds]
     log_large = np.log1p(0.5 * t * k_minus_1)
-    for count, s in noise:
+    for _, s in noise:
         log_large = np.maximum(log_large, s * (-ndtri(_RARE / t) - 0.5 * s))
     # what the Z that are not large have in all: log of their probability, how much the mean is short of T, cumulants
     log_none, short, variance, third = np.zeros((4, *k_minus_1.shape))
@@ -64,7 +63,7 @@ def log_call(kinds: Sequence[tuple[int, float | Real]], k_minus_1: Real, *, smoo
         log_none, short = log_none + count * log_small, short + count * gap
         variance, third = variance + count * (m2 - m1 * m1), third + count * (m3 - 3 * m1 * m2 + 2 * m1**3)
         each.append((count, s, first, log_small, gap))
-    deviation = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
+    deviation = np.sqrt(np.maximum(variance, _LEAST_VALUE))
     # of a log-normal of mean 1 and variance y² the skewness is y³ + 3y
     y = 2.0 * np.sinh(np.arcsinh(0.5 * np.maximum(third / deviation**3, _LEAST_SKEWNESS)) / 3)
     scale = deviation / y
@@ -85,19 +84,19 @@ def _log_one_jump(strike: Real, s: Real, first: Real, deviation: Real | None) ->
     h(y) = φ(y) − y·Q(y); that part is integrated on both sides of the strike.
     """
     at = np.log(strike) / s + 0.5 * s
-    inside = ndtr(s - first) - strike * ndtr(-first)
+    inside = np.maximum(ndtr(s - first) - strike * ndtr(-first), _LEAST_VALUE)
     plain = np.where(first > at, np.log(inside), _log_black_scholes(np.log(strike), s))
     if deviation is None:
         return plain
     begin = np.maximum(first, at)
     width = np.stack([begin - first, np.maximum(at - first, 0.0) + _BEHIND / np.maximum(at, 1.0)])
-    g = np.stack([first, begin])[:, :, None] + width[:, :, None] * _GAUSS_X
+    g = np.stack([first, begin])[:, :, None] + 0.5 * width[:, :, None] * (_GAUSS_X + 1.0)
     away = np.abs(np.exp(s[:, None] * (g - 0.5 * s[:, None])) - strike[:, None]) / deviation[:, None]
     # relative to the density at `first`, which may be below the doubles
     exponent = 0.5 * (first[:, None] ** 2 - g * g - away * away)
     share = np.exp(exponent) * (1.0 - away * (_ROOT_HALF_PI * erfcx(away * _ROOT_HALF)))
-    smooth = deviation * (width * np.vecdot(share, _GAUSS_W)).sum(axis=0) / (2.0 * np.pi)
-    more = np.log(smooth) - 0.5 * first * first
+    smooth = deviation * (0.5 * width * np.vecdot(share, _GAUSS_W)).sum(axis=0) / (2.0 * np.pi)
+    more = np.log(np.maximum(smooth, _LEAST_VALUE)) - 0.5 * first * first
     return np.logaddexp(plain, np.where(np.isnan(more), -np.inf, more))
 
 
