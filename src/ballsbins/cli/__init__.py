@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from functools import cache
@@ -11,7 +10,6 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand
-from typer.models import CommandInfo
 
 from ballsbins import __version__
 from ballsbins.cli.progress import INTERRUPTED, interruptions
@@ -70,13 +68,6 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def _adopt(command: CommandInfo) -> None:
-    """Make a registered command one of ours; its help is wrapped by the terminal, not by the source."""
-    command.cls = Command
-    text = inspect.getdoc(command.callback) or ""
-    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
-
-
 @cache
 def commands(wanted: str | None = None) -> typer.Typer:
     """The whole command line, or only the file that has the command `wanted`."""
@@ -95,12 +86,11 @@ def commands(wanted: str | None = None) -> typer.Typer:
         before = len(made.registered_commands), len(made.registered_groups)
         import_module(f"ballsbins.cli.{name}").register(made)
         for command in made.registered_commands[before[0] :]:
-            command.rich_help_panel = files[name]
-            _adopt(command)
+            command.rich_help_panel, command.cls = files[name], Command
         for group in made.registered_groups[before[1] :]:
             group.rich_help_panel = files[name]
             for command in getattr(group.typer_instance, "registered_commands", ()):
-                _adopt(command)
+                command.cls = Command
     return made
 
 

@@ -1,4 +1,8 @@
-"""The facts of a privacy statement: ε under other samplers and for replacing an example, and what is not covered."""
+"""The facts of a privacy statement: what was run, ε under other samplers, and what is not covered.
+
+What a card does not state is written as a condition ("must be"). What only our own samplers do is said of a run only
+if its card names the key or the run that the batches followed from.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,162 @@ from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import BallsBinsError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.card import Card
-from ballsbins.samplers import BallsAndBins, Poisson, Shuffle
+from ballsbins.report.numbers import count, down, length_of, near, stated, up
+from ballsbins.report.statement import Item
+from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
+
+
+def run_items(card: Card, claim: Bound) -> tuple[Item, ...]:
+    clip = "not stated; ε does not depend on it" if card.clip_norm is None else stated(card.clip_norm)
+    items = [
+        Item("Algorithm", "DP-SGD: clip each example's gradient, sum, add Gaussian noise, divide, step."),
+        Item("Batches", _sampling(card)),
+        Item(
+            "Noise multiplier",
+            f"σ = {card.mechanism.noise_multiplier:.10g} (standard deviation / clip norm).",
+        ),
+        Item("Clip norm", f"{clip}."),
+        Item("Steps", _steps(card)),
+        Item("Batch size", _sizes(card, claim)),
+        Item("Normaliser", _normaliser(card)),
+        Item("Randomness", _randomness(card)),
+    ]
+    return tuple(items)
+
+
+def _sampling(card: Card) -> str:
+    sampler = card.mechanism.sampler
+    match sampler:
+        case BallsAndBins() if sampler.redraw:
+            return (
+                "balls-and-bins: in every epoch each example goes to one uniformly random batch, drawn anew."
+            )
+        case BallsAndBins():
+            return (
+                "balls-and-bins with fixed bins: each example goes to one uniformly random batch, the same in every "
+                "epoch. The epochs together cost what one would with the noise σ / √epochs."
+            )
+        case Poisson():
+            rate = f"1/{sampler.steps:,}"
+            return f"Poisson: each example is in each batch with probability {rate}, independently."
+        case Shuffle():
+            return f"shuffle: in every epoch a new random order of the examples is cut into batches{_even(card)}."
+        case Deterministic():
+            return f"deterministic: the examples in their given order, cut into batches{_even(card)}."
+    return f"{sampler.name}."
+
+
+def _ours(card: Card) -> bool:
+    """Whether a sampler of this library drew the batches, from a key: the card says so, or nobody else's does it."""
+    recorded = card.key_commitment is not None or card.run is not None
+    return recorded or isinstance(card.mechanism.sampler, BallsAndBins)
+
+
+def _even(card: Card) -> str:
+    """The sizes that our own sampler gives; a loader of somebody else may cut otherwise."""
+    return " whose sizes differ by at most one" if _ours(card) else ""
+
+
+def _steps(card: Card) -> str:
+    run, plan = card.mechanism, card.planned
+    taken = length_of(run)
+    if run.epochs > 1:
+        taken += f", {count(run.total_steps, 'step')} in all"
+    if plan is None or plan == run:
+        return f"{taken}{', as planned' if plan is not None else ''}."
+    planned = epsilon_of(plan, card.delta)
+    full = "" if planned is None else f" (for which {at_most(planned)} at δ = {stated(card.delta)})"
+    if not stopped_early(card):
+        return f"{taken}; planned were {length_of(plan)}{full}. The claim is for the steps taken."
+    return (
+        f"{taken}; the run stopped early. The claim is for the steps really taken. Planned were "
+        f"{length_of(plan)}{full}; if the decision to stop depended on the model or the data, the plan's ε is the "
+        "one to report."
+    )
+
+
+def _sizes(card: Card, claim: Bound) -> str:
+    sampler = card.mechanism.sampler
+    if card.num_examples is None:
+        expected = f"the number of examples divided by {sampler.steps:,}"
+    else:
+        expected = near(card.num_examples / sampler.steps, 6)
+    if not sampler.random_sizes:
+        return f"{expected}, rounded up or down." if _ours(card) else f"about {expected}."
+    if sampler.max_batch_size is None:
+        return f"{expected} expected; no maximal size, no batch is truncated."
+    return (
+        f"{expected} expected, {sampler.max_batch_size:,} at most: larger batches lose examples chosen at random, "
+        f"which adds {up(float(claim.penalty), 3)} to δ; it is included in the claim."
+    )
+
+
+def _normaliser(card: Card) -> str:
+    if card.normaliser is not None:
+        return f"sums of clipped gradients were divided by the public constant {card.normaliser:.10g}."
+    public = near(card.num_examples / card.mechanism.sampler.steps, 6) if card.num_examples else "n / steps"
+    return (
+        f"not recorded; sums of clipped gradients must be divided by a public constant, such as {public}, never by "
+        "the size of the batch at hand."
+    )
+
+
+def _randomness(card: Card) -> str:
+    secret = "Key and batches"
+    if card.mechanism.sampler.random_sizes:
+        secret = "Key, batches and their sizes"
+    if not card.mechanism.sampler.is_random:
+        batches = "the batches are not random"
+        secret = "The key of the noise" if _ours(card) else "The seed of the noise"
+    elif not _ours(card):
+        batches = "how the batches were drawn is not recorded; it must be at random, from a secret seed"
+        secret = secret.replace("Key and batches", "The seed and the batches").replace(
+            "Key,", "The seed, the"
+        )
+    elif card.key_commitment is None:
+        batches = "the batches must follow from a secret key; none is recorded"
+    else:
+        batches = (
+            f"the batches follow from a key (AES in counter mode) with the commitment {card.key_commitment}"
+        )
+    if card.run is not None and card.mechanism.sampler.is_random:
+        batches += f" and the run id {card.run}"
+    if not card.key_secret:
+        batches += (
+            "; the key is made from a plain seed and NOT secret: whoever guesses the seed voids the guarantee"
+        )
+    noise = "how the noise was drawn is not recorded; it must be independent of all else"
+    if card.noise:
+        noise = f"noise: {card.noise.rstrip('.')}"
+    return f"{batches}; {noise}. {secret} must stay secret."
+
+
+def composition(card: Card) -> str:
+    alone = "The statement is for this run alone; other uses of the data add to it."
+    if not card.mechanism.sampler.is_random:
+        return alone
+    # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
+    which = "the same key" if _ours(card) else "the same seed"
+    if card.run is not None:
+        which = f"the run id {card.run}"
+    return (
+        f"{alone} Another training with {which} has the same batches, and the two together cost far more than two "
+        "runs with batches of their own."
+    )
+
+
+def at_most(bound: Bound) -> str:
+    """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
+    low, high = float(bound.lower), float(bound.upper)
+    if not math.isfinite(high):
+        return f"ε is at least {down(low)} (no protection: no upper bound is known)"
+    if high == low or (bound.kind != "bounds" and high - low <= 2e-3 * high):
+        return f"ε is at most {up(high)}"
+    return f"ε is at least {down(low)} and at most {up(high)}"
+
+
+def stopped_early(card: Card) -> bool:
+    return card.planned is not None and card.mechanism.total_steps < card.planned.total_steps
 
 
 @lru_cache(maxsize=64)

@@ -28,13 +28,16 @@ from ballsbins.report.plain_words import in_plain_words
 from ballsbins.report.statement import Item, Section, Statement
 from ballsbins.report.statement_facts import (
     Replaced,
+    at_most,
+    composition,
     epsilon_of,
     facts_of,
     never_covered,
     replace_one,
+    run_items,
+    stopped_early,
     under_others,
 )
-from ballsbins.report.statement_run import at_most, composition, run_items, stopped_early
 from ballsbins.samplers import BallsAndBins
 
 

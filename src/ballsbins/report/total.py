@@ -34,7 +34,7 @@ def total_statement(cards: Sequence[tuple[str, Card]], delta: float | None = Non
     """
     # these need the accountant, which takes a while to import
     from ballsbins.report.plain_words import in_plain_words
-    from ballsbins.report.statement_run import at_most
+    from ballsbins.report.statement_facts import at_most
     from ballsbins.total import Total
 
     chosen, examples = _checked(cards, delta)
