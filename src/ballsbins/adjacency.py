@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
-_SHARES = np.array([0.5, 0.9, 0.99])  # of δ for the first of two changes; which is best depends on the curve
-_PARTS = np.linspace(0.0, 1.0, 65)  # of ε for the first of two changes
-_LEAST_DELTA = 1e-300  # below it no δ is searched at
+# shares of δ for the first of two changes; which is best depends on the curve
+_SHARES = np.array([0.5, 0.9, 0.99])
+_PARTS = np.linspace(0.0, 1.0, 65)  # shares of ε for the first of two changes
+_LEAST_DELTA = 1e-300  # the search tries no δ below this
 _ROUNDING = 1e-12  # relative: more than what a handful of sums, products and exponentials of doubles can lose
 
 

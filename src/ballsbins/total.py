@@ -80,7 +80,7 @@ class Total:
             return curves[0]
         bracket = ComposedCurve([part for curve in curves for part in curve.above.parts])
         if any(curve.kind == "bounds" for curve in curves):
-            return Between(curves, bracket)  # all together are at least as bad as each
+            return Between(curves, bracket)  # the runs together cost at least as much as each alone
         factors: Counter[_Single] = Counter()
         for run in self.mechanisms:
             found = _singles(run)

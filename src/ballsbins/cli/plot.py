@@ -29,7 +29,7 @@ plot = typer.Typer(
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")]
 PointsOption = Annotated[int, typer.Option("--points", help="Number of points.", min=2, max=1000)]
 
-# of `Batches` and `Run`: the comparison is of all samplers, without truncation
+# fields of `Batches` and `Run` without an option: pictures compare all samplers, without truncation
 _DRAWN = ("sampler", "fixed_bins")
 
 

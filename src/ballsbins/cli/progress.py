@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ballsbins.data.criteo.encode import DataProgress
     from ballsbins.training.jax.trainer import StepProgress
 
-_SMOOTHING = 0.95  # of the loss that is shown
+_SMOOTHING = 0.95  # weight of the earlier losses in the one that is shown
 
 INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, whether or not it had something to show
 
@@ -223,7 +223,7 @@ def interruptions() -> Iterator[Callable[[], bool]]:
         came = True
         signal.default_int_handler(number, frame)
 
-    main = threading.current_thread() is threading.main_thread()  # elsewhere no handler can be set
+    main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
     usual = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:
         signal.signal(signal.SIGINT, note)
@@ -258,7 +258,7 @@ def stopped_by_sigterm() -> Iterator[None]:
     """Let SIGTERM, which batch systems send, end a command as Ctrl-C does: it cleans up and leaves nothing."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not break off the cleaning up
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)

@@ -19,17 +19,17 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.report.numbers import batches_of, down, stated, too_large_delta, up
 
-# of a direction: within 10 % at every setting of benchmarks/verify.py
+# samples per direction: enough to agree within 10 % at every setting of benchmarks/verify.py
 _FEW_EPOCHS, _MANY_EPOCHS = 250_000, 26_000
 DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 is an error in the question
-_NOTHING = 1e-300  # two δ below are both 0
+_NOTHING = 1e-300  # two δ below this both count as 0
 _VERDICTS = {  # of `verify`, by the worst of its comparisons
     "agree": "δ and its samples agree",
     "negligible": "δ and its samples are both negligible",
     "inconclusive": "δ and its samples meet, but not sharply enough to tell",
     "disagree": "δ and its samples DISAGREE",
 }
-# A δ that is this part of the other direction's cannot decide the larger of the two, and need not be sharp.
+# A δ below this fraction of the other direction's cannot decide the maximum, so it need not be sharp.
 _NEGLIGIBLE = 1e-6
 
 
@@ -41,7 +41,7 @@ class Check:
     direction: str
     exact: Bound
     sampled: Bound
-    other: float = 0.0  # what the δ of the other direction is at least, by both methods
+    other: float = 0.0  # lower bound on the δ of the other direction, by both methods
 
     @property
     def factor(self) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-_WIDE = 0.1  # in log: bounds farther apart are drawn as two lines, neither as if it were the value
+_WIDE = 0.1  # in log δ: bounds farther apart than this are drawn as two lines
 _SPOTS = 40  # places along a line that are tried
 _PAD = 1.0  # points around a name
 _GAP = 4.0  # points between a line and its name
@@ -158,7 +158,7 @@ def _cost(
     covered = float(sum(_within(path, box).sum() for path in every))
     for other in taken:
         overlap = np.minimum(high, other[2:]) - np.maximum(low, other[:2])
-        if (overlap > -half[1]).all():  # half a line between two names, at least
+        if (overlap > -half[1]).all():  # leave at least half a line between two names
             covered += 1000.0
     near = _distance(own, box)
     confusing = sum(max(0.0, 2.0 * near + 6.0 - _distance(path, box)) for path in rivals)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 _JOIN = 0.1  # σ: logarithmic below, linear above, as in the paper's figure
 _LEVEL = "#444444"
-_DECADE = 0.1  # a decade below is as wide as 0.1 above
+_DECADE = 0.1  # one decade below it is drawn as wide as 0.1 above it
 
 
 def privacy_curves(

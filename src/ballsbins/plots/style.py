@@ -69,7 +69,7 @@ def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -
     rows = -(-len(titles) // width)
     with matplotlib.rc_context(dict(_SETTINGS)):
         one = matplotlib.rcParams["figure.figsize"]
-        scale = 1.0 if len(titles) == 1 else 0.68  # two beside each other are read at the width of a page
+        scale = 1.0 if len(titles) == 1 else 0.68  # two panels side by side must be readable at page width
         size = (scale * width * one[0], scale * rows * one[1])
         figure = figure_module.Figure(figsize=size, layout="constrained")
         panels: list[Axes] = []

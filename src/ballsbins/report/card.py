@@ -27,7 +27,7 @@ _EARLIER = {
     1: "It is of a version before 0.2, whose runs had no id: write the card anew with this one.",
     2: "It is of a version before 0.2, whose claims did not state their kind: write the card anew with this one.",
 }
-_LONGEST = 40  # digits of a whole number; nothing that a card counts has more
+_LONGEST = 40  # most digits of an integer; nothing a card counts has more
 _REQUIRED = {"schema", "mechanism", "delta", "claim"}
 _NEWER = "Update ballsbins: this card was written by a later version."
 _NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under details."
@@ -180,7 +180,7 @@ class Card:
             All fields, the claim, and the number of the schema.
         """
         claim = self.claim.to_dict()
-        claim.pop("mechanism", None)  # it stands beside the claim already
+        claim.pop("mechanism", None)  # the card already has it beside the claim
         return {
             "schema": SCHEMA,
             "mechanism": self.mechanism.to_dict(),

@@ -28,9 +28,9 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson
 
 Verdict = Literal["agrees", "too small", "not proved", "no opinion"]
 _DIGITS = 1e-6  # relative: claims are published to six digits, and machines differ in the last bits
-_LARGEST = 700.0  # privacy losses beyond mean nothing
-_INTERVAL = 1e-4  # of dp_accounting's grid of losses
-_ALL_SAMPLES = 40_000  # epochs share them: each costs as much as the others
+_LARGEST = 700.0  # privacy losses beyond this mean nothing in practice
+_INTERVAL = 1e-4  # spacing of dp_accounting's grid of losses
+_ALL_SAMPLES = 40_000  # shared between the epochs, which cost the same each
 _LEAST_SAMPLES = 2_000
 
 
@@ -90,7 +90,7 @@ def check(card: Card, method: MonteCarlo) -> Check:
         findings += _directions(card.claim, epsilon)
     at_claim = second = None
     if claimed <= _LARGEST:
-        with suppress(AccuracyError):  # so far out the composed curve is not computed, which refutes nothing
+        with suppress(AccuracyError):  # no composed curve this far out; that does not refute the claim
             at_claim = mechanism.delta(claimed)
         second = second_opinion(mechanism, claimed, method)
     second_verdict: Verdict = "no opinion"
@@ -250,7 +250,7 @@ def _dp_accounting(mechanism: Mechanism, epsilon: float) -> Bound:
             sampling_prob=rate,
             pessimistic_estimate=pessimistic,
             value_discretization_interval=_INTERVAL,
-            use_connect_dots=pessimistic,  # it knows no optimistic kind
+            use_connect_dots=pessimistic,  # dp_accounting has no optimistic estimate for it
         )
         return float(loss.self_compose(times).get_delta_for_epsilon(epsilon))
 

@@ -20,8 +20,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.physical import IndexArray, check_rank, rank_slice
 
-MAX_STEPS = 10**12  # of a sampler that is only accounted for
-MAX_DRAWN_STEPS = 2**31 - 1  # of one whose batches are drawn: bins are counted in 32-bit integers
+MAX_STEPS = 10**12  # most steps of a sampler that is only accounted for
+MAX_DRAWN_STEPS = 2**31 - 1  # most steps where batches are drawn: bins are 32-bit integers
 MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
 MAX_EPOCH = 2**63 - 1
 

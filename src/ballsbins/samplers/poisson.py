@@ -80,8 +80,8 @@ class Poisson(TruncatingSampler, type_name="poisson"):
 
 
 _MARGIN = 2.0**-44
-_SMALLEST = 1 << 48  # words below have too few leading bits for double precision
-_CHUNK = 1 << 16  # gaps at once: their temporaries stay in the processor's cache
+_SMALLEST = 1 << 48  # words below this have too few leading bits for double precision
+_CHUNK = 1 << 16  # gaps drawn at once: their temporaries fit in the processor's cache
 
 
 def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> Iterator[NDArray[np.int64]]:

@@ -236,7 +236,7 @@ def build(proof: Proof | None = None) -> Starlette:
     home = Template(page.asset("explorer.html")).substitute(
         presets=presets, defaults=page.script_json({"fields": dict(DEFAULTS), "presets": dict(PRESETS)})
     )
-    # all that is ever served, read once: no request leads to a file
+    # everything that is served, read once at the start: no request ever opens a file
     assets = {name: (page.asset(name), "text/javascript") for name in _SCRIPTS}
     assets |= {name: (page.asset(name), "text/css") for name in ("style.css", "explorer.css")}
 
@@ -285,12 +285,12 @@ def build(proof: Proof | None = None) -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
         del app
-        question_from(DEFAULTS)  # for practice: what it imports is not to delay the first question
+        question_from(DEFAULTS)  # a warm-up, so that imports do not delay the first question
         try:
             explorer.quick.start()
             explorer.slow.start()
             yield
-        finally:  # also where Ctrl-C comes before all have started
+        finally:  # also if Ctrl-C comes before all have started
             explorer.quick.close()
             explorer.slow.close()
 

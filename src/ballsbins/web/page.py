@@ -27,8 +27,8 @@ from ballsbins.report.numbers import down, how, stated, up
 from ballsbins.web.answers import Calibrated, Points, Row, points_of, row_of
 
 _CLOSE = 0.05  # bounds on log δ closer than this are drawn as one line
-_DIGITS = 4  # of every ε on a page; its statement has more
-_WORSE = 1.1  # a truth this many times the claim is told as a factor
+_DIGITS = 4  # significant digits of every ε on a page; the statement has more
+_WORSE = 1.1  # from this ratio of truth to claim on, the page states the ratio
 INKS = 7  # colours that the style sheet has, --ink-0 … --ink-6
 _INK_OF = {
     "balls-and-bins": 0,
@@ -78,7 +78,7 @@ def page_of_mechanism(
             try:
                 row = row_of(run, delta)
                 runs[name] = Run(row, points_of(run, row))
-            except BallsBinsError as error:  # one sampler without an answer does not take the others away
+            except BallsBinsError as error:  # a sampler without an answer must not hide the others
                 silent.append(f"{run.sampler.name}: {error}")
     return page_of_samplers(title, runs, asked, silent)
 

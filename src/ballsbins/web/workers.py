@@ -85,7 +85,7 @@ class Workers:
             state = "late"
             raise worker.too_long from None
         finally:
-            if state == "left" and self._urgent:  # it is soon done: cheaper than another process
+            if state == "left" and self._urgent:  # it finishes soon: cheaper than another process
                 task = asyncio.create_task(self._outlast(worker, inbox, deadline))
                 self._outlasting.add(task)
                 task.add_done_callback(self._outlasting.discard)
@@ -157,7 +157,7 @@ class _Worker:
                     OSError,
                 ):  # killed, by us, by its timer or by a system that is short of memory
                     state, content = "died", self._reason()
-                with suppress(RuntimeError):  # the loop has ended, and with it all who waited
+                with suppress(RuntimeError):  # the event loop has ended, so nobody waits for the answer
                     loop.call_soon_threadsafe(inbox.put_nowait, (state, content))
 
         threading.Thread(target=read, daemon=True).start()
@@ -177,7 +177,7 @@ class _Worker:
 
 def _serve(pipe: Connection, urgent: bool) -> None:
     """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C and then ends its workers
     with suppress(ImportError, ValueError, OSError):
         import resource
 

@@ -151,7 +151,8 @@ def _not_text(path: Path, found: str) -> InvalidInputError:
     )  # fmt: skip
 
 
-MISSING_INTEGER = -1.0  # below every logarithm of a value that is there, so a network can tell it from 0
+# below the logarithm of every observed value, so that a network can tell a missing value from 0
+MISSING_INTEGER = -1.0
 INTEGER_RULE = f"log(1 + max(x, 0)); missing is {MISSING_INTEGER:g}"
 _INTEGER = r"^-?[0-9]{1,18}$"
 _SHOWN = 40  # characters of a wrong value in an error
@@ -225,7 +226,7 @@ class Encoder:
         compute, column = self._compute, column.combine_chunks()
         missing = compute.equal(column, "")
         present = compute.if_else(missing, None, column)
-        # Always by this rule, of which the cast knows another: a line must not be judged by others of its block.
+        # Apply this rule, not the cast's own: whether a line is valid must not depend on the lines around it.
         fits = compute.match_substring_regex(present, _INTEGER).fill_null(True)
         for row in np.flatnonzero(~fits.to_numpy(zero_copy_only=False)).tolist():
             reasons.setdefault(
