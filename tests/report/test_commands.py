@@ -117,8 +117,8 @@ def edited(card, **changes):
         (("statement", "--from", "no.json"), ["No such file"]),
         (("statement", "--from", "card.json", "-E", 2), ["--epochs is 2", "left out with --from"]),
         (("statement", "--from", "card.json", "--fixed-bins"), ["--fixed-bins is True"]),
-        (("statement", "-s", 1, "-T", 10), ["--delta is None"]),
-        (("statement", "-T", 10, "-d", 1e-5), ["--noise-multiplier is None"]),
+        (("statement", "-s", 1, "-T", 10), ["--delta must be given"]),
+        (("statement", "-T", 10, "-d", 1e-5), ["--noise-multiplier must be given"]),
         (("statement", "-s", 1, "-T", 10, "-d", 2), ["delta is 2.0"]),
         (("statement", "-s", 1, "-T", 10, "-d", 1e-5, "-C", 0), ["--clip-norm is 0.0"]),
         (
@@ -126,7 +126,7 @@ def edited(card, **changes):
             ["--last-epoch-steps is 11"],
         ),
         (("statement", "--from", "card.json", "-o", "no/where.md"), ["no/where.md", "another path"]),
-        (("citation",), ["--noise-multiplier is None"]),
+        (("citation",), ["--noise-multiplier must be given"]),
         (("citation", "--from", "card.json", "-s", 1), ["--noise-multiplier is 1.0"]),
     ],
 )

@@ -221,9 +221,9 @@ def test_the_first_interrupt_stops_after_the_step_at_hand(place):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--steps", "300"], "--epsilon is None"),
+        (["--steps", "300"], "--epsilon must be given"),
         (["--steps", "300", "--epsilon", "3", "--noise-multiplier", "1"], "--epsilon is 3.0"),
-        (["--epsilon", "3"], "--batch-size is None"),
+        (["--epsilon", "3"], "--batch-size must be given"),
         (["--steps", "300", "--epsilon", "3", "--stop-after", "0"], "--stop-after is 0"),
         (["--steps", "2401", "--noise-multiplier", "1"], "number of training examples is 2400"),
         (["--steps", "300", "--noise-multiplier", "0.9", "--hidden", "8;6"], "--hidden is '8;6'"),

@@ -16,7 +16,7 @@ SHUFFLE = Shuffle(10)
     ("changes", "message"),
     [
         ({"noise_multiplier": -1.0}, "noise_multiplier"),
-        ({"noise_multiplier": 1.0, "clip_norm": None}, "clip_norm is None"),
+        ({"noise_multiplier": 1.0, "clip_norm": None}, "clip_norm must be given"),
         ({"clip_norm": 0.0}, "clip_norm"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"epochs": 0}, "epochs"),

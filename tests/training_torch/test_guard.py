@@ -313,7 +313,7 @@ def test_bad_input_is_named():
         call(dataset=Stream())
     with pytest.raises(InvalidInputError, match="grad_sample_mode is 'none'"):
         call(grad_sample_mode="none")
-    with pytest.raises(InvalidInputError, match="criterion is None"):
+    with pytest.raises(InvalidInputError, match="criterion must be given"):
         call(grad_sample_mode="ghost")
     for bad in (0.0, -1.0, float("nan"), float("inf"), "1"):
         with pytest.raises(InvalidInputError, match="max_grad_norm"):

@@ -130,8 +130,8 @@ def test_names_cannot_become_markup(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("-s", 0.7, "-T", 100), "--delta is None"),
-        (("-T", 100, "-d", 1e-6), "--noise-multiplier is None"),
+        (("-s", 0.7, "-T", 100), "--delta must be given"),
+        (("-T", 100, "-d", 1e-6), "--noise-multiplier must be given"),
         (("-s", 0, "-T", 100, "-d", 1e-6), r"--noise-multiplier is 0\.0"),
         (("--from", "card.json", "-d", 1e-6), "--delta is 1e-06, but must be left out with --from"),
         (("--from", "card.json", "-E", 2), "--epochs is 2"),
