@@ -2,6 +2,8 @@
 
     python benchmarks/accounting.py            all, with the peer in .venv-peers (`make bench` sets it up)
     python benchmarks/accounting.py --small    seconds, without the peer
+    python benchmarks/accounting.py --poisson 40 0.1 20
+                                               40 random Poisson runs with σ from 0.1 to 20, against dp_accounting
 
 Compared are: ε(δ) with PLD_accounting 2.0 (the best deterministic peer, compiled by numba), T = 10⁹ with T = 10³,
 questions with numpy's complex exponential, and the import with numpy's. Every time is the least of several: on a
@@ -155,6 +157,65 @@ def share(count):
     print("\n".join(f"    {each}" for each in loose))
 
 
+def poisson(count, least, largest):
+    """ε of random Poisson runs: exact, or how wide; its CPU time; and whether dp_accounting's bracket is narrower.
+
+    σ from `least` to `largest`, up to 10⁹ steps in all, δ in [1e-15, 0.1], all log-uniform. Wanted are bounds within
+    10⁻³·ε or 10⁻⁴ in 2 CPU seconds, never wider than dp_accounting's (at its own spacing of 10⁻⁴), where it has any
+    in 60 seconds. Runs whose ε is above 700 are not counted.
+    """
+    rng, lines, seconds = np.random.default_rng(5), [], []
+    kinds = {"exact": 0, "within": 0, "wide": 0}
+    slow = wider = compared = 0
+    while sum(kinds.values()) < count:
+        sigma, total, steps, delta = np.exp(
+            rng.uniform(np.log([least, 2, 2, 1e-15]), np.log([largest, 1e9, 1e9, 0.1]))
+        )
+        steps = int(min(steps, total))
+        run = Mechanism(Poisson(steps), sigma, max(1, int(total / steps)))
+        took, found = cpu(lambda m=run, d=delta: m.epsilon(d), 1)
+        if not np.isfinite(found.upper):
+            continue
+        seconds.append(took)
+        width = found.upper - found.lower
+        kind = "exact" if found.kind == "exact" else "wide"
+        if kind == "wide" and width <= max(1e-3 * found.upper, 1e-4):
+            kind = "within"
+        kinds[kind] += 1
+        theirs = dp_accounting_bracket(sigma, steps, run.total_steps, delta)
+        compared += theirs is not None
+        beaten = theirs is not None and theirs[1] - theirs[0] < width
+        slow, wider = slow + (took > 2.0), wider + beaten
+        if kind == "wide" or took > 2.0 or beaten:
+            lines.append(
+                f"    σ = {sigma:.3g}, T = {steps:.3g}, {run.total_steps:.3g} steps, δ = {delta:.1e}: "
+                f"ε in [{found.lower:.6g}, {found.upper:.6g}], {took:.2f} s; dp_accounting {theirs}"
+            )
+    print(
+        f"\nPoisson, {count} random runs, σ from {least:g} to {largest:g}: {kinds['exact']} exact, "
+        f"{kinds['within']} within 10⁻³·ε or 10⁻⁴, {kinds['wide']} wider; {slow} took more than 2 CPU s "
+        f"(median {1e3 * np.median(seconds):.0f} ms); dp_accounting answered {compared}, narrower in {wider}:"
+    )
+    print("\n".join(lines))
+
+
+def dp_accounting_bracket(sigma, steps, total, delta):
+    """dp_accounting's optimistic and pessimistic ε; None if it fails, or takes more than a minute."""
+    code = (
+        "import sys; from dp_accounting.pld import privacy_loss_distribution as p;"
+        "s, q, n, d = float(sys.argv[1]), 1 / int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]);"
+        "print(*[p.from_gaussian_mechanism(s, sampling_prob=q, pessimistic_estimate=k, use_connect_dots=k)"
+        ".self_compose(n).get_epsilon_for_delta(d) for k in (False, True)])"
+    )
+    words = [sys.executable, "-c", code, *(str(word) for word in (sigma, steps, total, delta))]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
+    lower, upper = (float(word) for word in done.stdout.split())
+    return (lower, upper) if np.isfinite(upper) else None
+
+
 def calibration():
     print("\nσ for ε = 8, δ = 1e-6")
     for steps, epochs in ((1000, 1), (10**6, 1), (1000, 10)):
@@ -181,6 +242,10 @@ def imports():
 
 def main():
     small = "--small" in sys.argv
+    if "--poisson" in sys.argv:
+        count, least, largest = sys.argv[sys.argv.index("--poisson") + 1 :]
+        poisson(int(count), float(least), float(largest))
+        return
     if small:
         print("(without the peer)")
     elif PEER.exists():

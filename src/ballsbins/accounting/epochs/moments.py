@@ -100,13 +100,19 @@ class Part:
 
 def log_sinhc(x: Complex) -> Complex:
     """ℓ(x) = log(x / sinh x)."""
-    square = x * x
+    result, near = np.empty_like(x), np.abs(x) < _SERIES
+    square = x[near] ** 2
     terms = (-1 / 6, 1 / 180, -1 / 2835, 1 / 37800, -1 / 467775, 691 / 3831077250, -2 / 127702575)
     series = np.zeros_like(square)
     for term in reversed(terms):
-        series = (series + term) * square
-    far = np.where(np.abs(x) < _SERIES, 1.0, np.where(x.real < 0.0, -x, x))
-    return np.where(np.abs(x) < _SERIES, series, np.log(2.0 * far) - far - np.log(1.0 - np.exp(-2.0 * far)))
+        series += term
+        series *= square
+    result[near] = series
+    if not near.all():
+        far = x[~near]
+        far = np.where(far.real < 0.0, -far, far)
+        result[~near] = np.log(2.0 * far / (1.0 - np.exp(-2.0 * far))) - far
+    return result
 
 
 def log_integrals(position: Array, log_f: Array, tilts: Array) -> Array:

@@ -57,7 +57,7 @@ _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farthe
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 _FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
 # how far the end of a line is looked for, and at how many y
-_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
+_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 24
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1
 _LARGEST_LOG = 300.0  # of a number that is to be a double
@@ -81,6 +81,7 @@ class Product:
         self._floor = FIRST_FLOOR
         self._looks: dict[float, tuple[float, float]] = {}
         self._known: dict[tuple[bool, Split | None], list[Array]] = {}
+        self._bases: dict[tuple[bool, Split | None], Array] = {}
         self._ratios: dict[tuple[bool, Split], Array] = {}
 
     @cached_property
@@ -235,8 +236,10 @@ class Product:
 
     def _base(self, right: bool, split: Split | None) -> Array:
         """Log M_body of the product."""
-        bodies = zip(self._moments(right, split), self.factors, strict=True)
-        return np.asarray(sum(count * body for body, (_, count) in bodies))
+        if (right, split) not in self._bases:
+            bodies = zip(self._moments(right, split), self.factors, strict=True)
+            self._bases[right, split] = np.asarray(sum(count * body for body, (_, count) in bodies))
+        return self._bases[right, split]
 
     def _ratio(self, right: bool, split: Split) -> Array:
         """Log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1))."""
@@ -249,8 +252,8 @@ class Product:
 
     def _forget(self) -> None:
         """Runs have been looked at again."""
-        self._known.clear()
-        self._ratios.clear()
+        for known in (self._known, self._bases, self._ratios):
+            known.clear()
 
     def _look_out(self, floor: float) -> None:
         """Look at losses of single runs down to log v = `floor`."""
