@@ -95,7 +95,10 @@ def panel(setting, scale):
 def picture(panels):
     """Two panels as in the paper: upper bounds on δ of balls-and-bins, and the truth."""
     figure = new_panels(
-        [f"Importance sampling is tighter at small δ\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels],
+        [
+            f"Importance sampling is tighter at small δ\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}"
+            for p in panels
+        ],
         "ε",
         "δ",
     )

@@ -73,7 +73,10 @@ def panel(setting, scale):
 def picture(panels):
     """Two panels as in the paper: upper bounds on δ of balls-and-bins, and the truth."""
     figure = new_panels(
-        [f"Order statistics: tighter, in less time\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}" for p in panels],
+        [
+            f"Order statistics: tighter, in less time\nT = {p['steps']:,}, σ = {p['noise_multiplier']:g}"
+            for p in panels
+        ],
         "ε",
         "δ",
     )

@@ -6,8 +6,8 @@ An experiment is a file `experiments/NAME.py` whose docstring says in its first 
 
 It computes by the public API, writes `out/NAME.json` (small), draws `out/NAME.png` and `.svg` from that data alone,
 prints the paper's numbers beside ours, and states what it shows by `claim`. `small` takes seconds, `quick` less than
-three minutes on two cores (`utility`, which trains, less than fifteen), `full` has the sample sizes of the paper. The
-files are in the source tree, and in the wheel as `ballsbins/experiments/`.
+three minutes on two cores (`utility`, which trains on two data sets, less than half an hour), `full` has the sample
+sizes of the paper. The files are in the source tree, and in the wheel as `ballsbins/experiments/`.
 """
 
 from __future__ import annotations

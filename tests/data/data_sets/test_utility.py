@@ -84,16 +84,17 @@ def search(tmp_path_factory):
 
 @pytest.mark.slow
 def test_full_form_on_small_data_can_be_killed_and_continued(tmp_path, search):
-    """The paper's network, less of its grids, small batches; no validation split, so chosen on the test split."""
+    """Less of its grids, a small network, small batches; no validation split, so chosen on the test split."""
     settings = utility.SCALES["full"]._replace(
         batch_sizes=(64,), private_batch_sizes=(64,), noise=(0.4,), learning_rates=(1e-3, 1e-2),
-        private_learning_rates=(1e-2,), clip_norms=(1.0, 10.0), runs=2, targets=(),
+        private_learning_rates=(1e-2,), clip_norms=(1.0, 10.0), runs=2, targets=(), embedding_dim=2, hidden=(8, 8),
     )  # fmt: skip
     console = Console(file=io.StringIO(), width=200)
 
     def go(out):
-        memory, facts = utility.load(settings, search)
-        points, equal = utility.compute(memory, settings, out, facts)
+        ((_, memory, facts),) = utility.load(settings, search)
+        out.mkdir(exist_ok=True)
+        points, equal = utility.compute(memory, settings, out / "utility.runs.jsonl", facts)
         assert equal == []
         return points, (out / "utility.runs.jsonl").read_text().splitlines()
 
@@ -113,8 +114,7 @@ def test_full_form_on_small_data_can_be_killed_and_continued(tmp_path, search):
     assert again == points  # bit by bit what it would have been
     assert continued[:7] == lines[:7]
     assert len(continued) == len(lines)
-    result = {"points": points, "delta": settings.delta}
-    utility.table(result, console)
+    utility.table(points, settings.delta, console)
     assert "balls-and-bins" in console.file.getvalue()
 
 
@@ -132,5 +132,19 @@ def test_other_experiments_take_no_data(tmp_path):
 def test_committed_results_are_of_the_quick_form():
     saved = json.loads((directory() / "results" / "utility.json").read_text())
     assert saved["scale"] == "quick"
-    assert saved["verdicts"] == utility.judge(saved["points"])
-    utility.state(saved["verdicts"], Console(file=io.StringIO()), must_show=True)
+    assert [each["name"] for each in saved["data_sets"]] == ["display ads", "sponsored search"]
+    for each in saved["data_sets"]:
+        assert each["verdicts"] == utility.judge(each["points"])
+        utility.state(each["verdicts"], Console(file=io.StringIO()), must_show=True)
+
+
+def test_noise_without_room_on_the_grid_is_left_out():
+    """As the trainer refuses it: 400 · 2²⁶/10⁻⁵ is above 2⁵¹."""
+    assert not utility.fits(256, 1e-5, 48_000)
+    assert utility.fits(256, 3e-5, 48_000)
+    assert utility.fits(256, 0.0, 48_000)
+    quick = utility.SCALES["quick"]
+    assert all(utility.fits(*point, 48_000) for point in utility.points(quick))
+    full = utility.SCALES["full"]
+    left_out = {point for point in utility.points(full) if not utility.fits(*point, 37_000_000)}
+    assert left_out == {(1024, 1e-5), (8192, 1e-5), (8192, 1e-4)}
