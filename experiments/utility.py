@@ -241,6 +241,8 @@ def judge(found):
     """What the paper claims: whether it shows, and whether its contrary does, by Student's t at ERROR each."""
     verdicts = []
     for group, part in groups(found).items():
+        if not part:  # none of the noise multipliers is so small
+            continue
         pairs = [("balls-and-bins", "shuffle", "alike")]
         kind = "alike" if group.startswith("σ >") else "above"
         pairs += [("balls-and-bins", "Poisson", kind), ("shuffle", "Poisson", kind)]
