@@ -22,19 +22,6 @@ from ballsbins.errors import InvalidInputError
 NAMES = list(reproduce.names())
 
 
-def shell(*words, cwd, **environment):
-    command = [str(Path(sys.executable).parent / "ballsbins"), *words]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=cwd,
-        env=os.environ | environment,
-    )
-
-
 def test_names():
     assert {"crossover", "importance", "order-statistics", "privacy"} <= set(NAMES)
     assert all(shows for shows in reproduce.names().values())
@@ -61,7 +48,7 @@ def run(scale, out, console):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_small_form(name, tmp_path):
+def test_small_form(name, tmp_path, shell):
     done = shell("reproduce", name, "--small", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "holds" in done.stdout
@@ -206,7 +193,7 @@ def test_a_false_claim_ends_the_command_with_1(tmp_path, monkeypatch):
         (("crossover", "--out", "file/below"), "--out"),
     ],
 )
-def test_bad_input(words, named, tmp_path):
+def test_bad_input(words, named, tmp_path, shell):
     (tmp_path / "file").write_text("")
     done = shell("reproduce", *words, cwd=tmp_path)
     assert done.returncode == 2
