@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ballsbins import BallsAndBins, new_key
-from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files import BatchFiles, dictionaries
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.columns import Converter, columns_of
@@ -294,23 +294,21 @@ def test_names_that_would_be_taken_twice_are_refused():
 
 def test_tensors_that_are_stored_in_another_order_come_in_their_own():
     kind = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0])
-    table = pa.table(
-        {"t": pa.ExtensionArray.from_storage(kind, pa.array([[0, 1, 2, 3, 4, 5]], kind.storage_type))}
-    )
-    assert columns_of(table.schema)[0].shape == (3, 2)
-    assert Converter(table.schema)(table)["t"].tolist() == [[[0, 3], [1, 4], [2, 5]]]
+    values = pa.ExtensionArray.from_storage(kind, pa.array([[0, 1, 2, 3, 4, 5]], kind.storage_type))
+    batch = pa.record_batch({"t": values})
+    assert columns_of(batch.schema)[0].shape == (3, 2)
+    assert Converter(batch.schema)(batch)["t"].tolist() == [[[0, 3], [1, 4], [2, 5]]]
 
 
-def test_a_slice_of_several_pieces_is_converted_right():
-    """Offsets into buffers, and pieces that must be joined."""
+def test_a_slice_is_converted_right():
+    """Offsets into buffers."""
     lists = pa.array([[row, None] for row in range(20)], pa.list_(pa.int64(), 2))
-    whole = pa.table({"w": pa.array([b"%02d" % row for row in range(20)], pa.binary(2)), "l": lists})
-    pieces = pa.concat_tables([whole.slice(3, 4), whole.slice(11, 2)])
-    for table, rows in ((whole.slice(5, 3), [5, 6, 7]), (pieces, [3, 4, 5, 6, 11, 12])):
-        found = Converter(table.schema)(table)
-        assert [bytes(value).decode() for value in found["w"]] == [f"{row:02d}" for row in rows]
-        assert found["l"].tolist() == [[row, 0] for row in rows]
-        assert found["l.valid"].tolist() == [[True, False]] * len(rows)
+    words = pa.array([b"%02d" % row for row in range(20)], pa.binary(2))
+    some = pa.record_batch({"w": words, "l": lists}).slice(5, 3)
+    found = Converter(some.schema)(some)
+    assert [bytes(value).decode() for value in found["w"]] == ["05", "06", "07"]
+    assert found["l"].tolist() == [[5, 0], [6, 0], [7, 0]]
+    assert found["l.valid"].tolist() == [[True, False]] * 3
 
 
 def size_below(path):
@@ -332,6 +330,35 @@ def test_a_dictionary_column_takes_about_what_text_takes(values, key, tiny, tmp_
     assert len(files.dictionary("c")) == values
     both = zip(files.batches(0), BatchFiles.open(tmp_path / "text").batches(0), strict=True)
     assert all(codes["c"].to_pylist() == words["c"].to_pylist() for codes, words in both)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["codes kept", "looked up"])
+def test_row_groups_with_dictionaries_of_their_own_get_one(kept, key, tiny, tmp_path, monkeypatch):
+    """Some row groups have a dictionary, some have outgrown theirs; values come again, and some are missing."""
+    if not kept:
+        monkeypatch.setattr(dictionaries, "_KEPT", -1)
+        monkeypatch.setattr(dictionaries, "_KEPT_PER_VALUE", 0)
+    monkeypatch.setattr(dictionaries, "_LARGEST_DICTIONARY", 30_000)
+    random, words = np.random.default_rng(3), []
+    with pq.ParquetWriter(
+        tmp_path / "in.parquet", pa.schema({"c": pa.dictionary(pa.int32(), pa.string())})
+    ) as file:
+        for number, values in enumerate((5, 3_000, 40, 3_000, 3_000)):
+            some = [f"value {value}" for value in (random.integers(0, values, 3_000) + 500 * number).tolist()]
+            some[7] = None
+            words += some
+            file.write_table(pa.table({"c": pa.array(some).dictionary_encode()}))
+    plan = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(20), memory=tiny, workers=2)
+    assert bool(plan.dictionaries.codes) == kept
+    build(plan, tmp_path / "out", key)
+    files = BatchFiles.open(tmp_path / "out")
+    assert files.dictionary("c").to_pylist() == [word for word in dict.fromkeys(words) if word is not None]
+    for batch, indices in zip(files.batches(0), BallsAndBins(20).batches(len(words), key), strict=True):
+        assert batch["c"].to_pylist() == [words[row] for row in indices]
+    other = pa.record_batch({"c": ["value 1", "value 2", "another"]})
+    for first in (0, None):
+        with pytest.raises(DataError, match="'c' has a value that was not there when"):
+            plan.dictionaries.encode(other, first)
 
 
 def test_an_ordered_dictionary_keeps_its_order_and_values_that_no_row_has(key, tmp_path):

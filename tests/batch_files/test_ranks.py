@@ -43,9 +43,9 @@ def read_bytes(monkeypatch):
     counted = [0]
     plain = PartReader._read
 
-    def read(self, begin, end):
+    def read(self, begin, end, buffer):
         counted[0] += end - begin
-        return plain(self, begin, end)
+        return plain(self, begin, end, buffer)
 
     monkeypatch.setattr(PartReader, "_read", read)
     return counted

@@ -200,7 +200,7 @@ def test_a_pytorch_loader(workers, stored, key):
 
 
 def test_the_whole_epoch_is_the_table(stored, table):
-    rows = pa.concat_tables(BatchFiles.open(stored).batches(0)).sort_by("row")
+    rows = pa.Table.from_batches(BatchFiles.open(stored).batches(0)).sort_by("row")
     if "weight" in rows.column_names:
         rows = rows.filter(pa.compute.equal(rows["weight"], 1)).drop_columns("weight")
     dropped = ROWS - rows.num_rows

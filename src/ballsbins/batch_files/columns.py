@@ -188,18 +188,19 @@ def _leaf(kind: pa.DataType, entry: pa.Field) -> tuple[str, str | None]:
 class Converter:
     """The conversion of batches with one schema to NumPy arrays, whose dtypes and shapes the schema decides."""
 
-    def __init__(self, schema: pa.Schema) -> None:
-        """Look at the schema, once for all batches."""
-        self.columns = columns_of(schema)
+    def __init__(self, schema: pa.Schema, *, writable: bool = False) -> None:
+        """Look at the schema, once for all batches; arrays that are to be written to are never views."""
+        self.columns, self._writable = columns_of(schema), writable
         self._lists = [column for column in self.columns if column.lists]
         self._steps = [_conversion(column, entry) for column, entry in zip(self.columns, schema, strict=True)]
 
-    def __call__(self, table: pa.Table) -> Arrays:
+    def __call__(self, batch: pa.RecordBatch) -> Arrays:
         """Return the arrays of a batch; numbers of which none is missing are views of what was read."""
         found: Arrays = {}
-        for column, convert, pieces in zip(self.columns, self._steps, table.columns, strict=True):
-            whole = pieces.chunk(0) if pieces.num_chunks == 1 else pieces.combine_chunks()
-            convert(column, whole, found)
+        for column, convert, values in zip(self.columns, self._steps, batch.columns, strict=True):
+            convert(column, values, found)
+        if self._writable:
+            return {name: np.require(values, requirements=["W"]) for name, values in found.items()}
         return found
 
     def cut(self, whole: Arrays, begin: int, rows: int) -> tuple[Arrays, int]:

@@ -8,7 +8,7 @@ dictionary for the whole table: the values in the order in which the dictionarie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ballsbins._extras import Later
@@ -25,6 +25,8 @@ compute = Later("pyarrow.compute", feature="Batching tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
 _LARGEST_DICTIONARY = 2 << 20  # bytes, twice what writers put into the dictionary of a row group by default
+_BLOCK = 8  # bytes of rows that are encoded at a time, for each byte of the dictionaries
+_KEPT, _KEPT_PER_VALUE = 1 << 20, 100  # bytes for the codes of all rows, and how many more for each value
 _ARROW_SCHEMA = (
     b"ARROW:schema",
     b"ARROW:ignore",
@@ -53,16 +55,23 @@ def shown_schema(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> pa.Sche
 
 @dataclass(frozen=True)
 class Dictionaries:
-    """The dictionary of each dictionary column of a table: its type, and its values in the order of their codes."""
+    """The dictionary of each dictionary column of a table.
+
+    Attributes:
+        types: the types of the columns.
+        values: the values of each column in the order of their codes.
+        codes: the codes of all rows of a column, where they take little memory beside its values.
+    """
 
     types: Mapping[str, pa.DataType]
     values: Mapping[str, pa.Array]
+    codes: Mapping[str, pa.ChunkedArray] = field(default_factory=dict)
 
     @staticmethod
     def of(inputs: Inputs, columns: Sequence[str]) -> Dictionaries:
         """Collect the values of some columns from all files: a pass over these columns alone, by row group."""
         types = {name: inputs.dictionary_types[name] for name in columns}
-        found = {name: arrow.array([], kind.value_type) for name, kind in types.items()}
+        found = {name: _Union(kind.value_type) for name, kind in types.items()}
         for file in inputs.files if types else ():
             with naming(file), file.location.open() as source:
                 opened = parquet.ParquetFile(source, pre_buffer=False)
@@ -72,18 +81,38 @@ class Dictionaries:
                         chosen = plain if _has_outgrown(opened.metadata.row_group(group), name) else opened
                         column = chosen.read_row_group(group, columns=[name], use_threads=False).column(0)
                         for piece in column.chunks:
-                            values = compute.unique(piece) if chosen is plain else piece.dictionary
-                            found[name] = _joined(found[name], values)
+                            found[name].add(piece)
+        values = {name: union.values() for name, union in found.items()}
+        codes = {name: kept for name, union in found.items() if (kept := union.codes()) is not None}
         arrow.default_memory_pool().release_unused()
-        return Dictionaries(types, found)
+        return Dictionaries(types, values, codes)
 
-    def encode(self, batch: Any) -> Any:
-        """Put codes in place of values, in a batch of rows or a table."""
+    def block_bytes(self, least: int, most: int) -> int:
+        """Rows, in bytes, that are worth encoding at a time.
+
+        Arrow hashes all values of a dictionary anew for each block, so blocks must be some times as large: as far as
+        `most`, and twice the dictionaries where they alone are larger than that.
+        """
+        held = sum(values.nbytes for name, values in self.values.items() if name not in self.codes)
+        return max(least, min(_BLOCK * held, most), 2 * held)
+
+    def encode(self, batch: Any, first: int | None = None) -> Any:
+        """Put codes in place of values, in a batch of rows or a table.
+
+        Args:
+            batch: the rows.
+            first: the number of the first of them in the whole table, if they are consecutive there.
+        """
         for name, values in self.values.items():
             place = batch.schema.get_field_index(name)
             column = batch.column(place)
-            codes = compute.index_in(column, value_set=values)
-            if codes.null_count != column.null_count:
+            if first is not None and name in self.codes:
+                codes = self.codes[name].slice(first, batch.num_rows).combine_chunks()
+                same = bool(values.take(codes).equals(column))
+            else:
+                codes = compute.index_in(column, value_set=values)
+                same = codes.null_count == column.null_count
+            if not same:
                 raise DataError(
                     f"The column {name!r} has a value that was not there when the files were first read. Build from "
                     "files that do not change."
@@ -125,16 +154,61 @@ def as_stream(batch: pa.RecordBatch) -> Any:
     return buffer.getvalue()
 
 
-def _joined(known: pa.Array, more: pa.Array) -> pa.Array:
-    """Put the values that are not known yet behind those that are."""
-    if len(more) <= len(known) and known.slice(0, len(more)).equals(
-        more
-    ):  # as in files that were cut from one
-        return known
-    if not len(known):
-        return more.drop_null()
-    new = more.filter(compute.invert(compute.is_in(more, value_set=known))).drop_null()
-    return known if not len(new) else arrow.concat_arrays([known, new])
+class _Union:
+    """The values of a column without repetition, in the order in which they came, and the codes of its rows.
+
+    What comes is joined to the rest when it is as much as that, so that each value is hashed a few times only, however
+    many row groups there are.
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._known = arrow.array([], kind)
+        self._waiting: list[tuple[pa.Array, pa.Array | None]] = []  # values, and the codes of rows among them
+        self._values = self._rows = 0
+        # that two values are the same is not said of floats, of which some equal nothing
+        self._codes: list[pa.Array] | None = None if arrow.types.is_floating(kind) else []
+
+    def add(self, rows: pa.Array) -> None:
+        """Add the rows of a row group: plain values, or codes of a dictionary."""
+        values, codes = (rows.dictionary, rows.indices) if isinstance(rows, arrow.DictionaryArray) else (rows, None)
+        self._rows += len(rows)
+        known = self._known.slice(0, len(values))
+        if codes is not None and not self._waiting and len(known) == len(values) and known.equals(values):
+            self._keep(codes.cast(arrow.int32()))  # as in files that were cut from one
+            return
+        self._waiting.append((values, codes))
+        self._values += len(values)
+        if self._values >= len(self._known):
+            self._join()
+
+    def _join(self) -> None:
+        if not self._waiting:
+            return
+        pieces = [self._known, *(values for values, _ in self._waiting)]
+        whole = arrow.chunked_array(pieces, self._known.type).dictionary_encode()
+        places = arrow.chunked_array([chunk.indices for chunk in whole.chunks], arrow.int32()).combine_chunks()
+        begin = len(self._known)
+        if whole.num_chunks:
+            self._known = whole.chunk(0).dictionary
+        for values, codes in self._waiting:
+            own = places.slice(begin, len(values))
+            self._keep(own if codes is None else own.take(codes))
+            begin += len(values)
+        self._waiting, self._values = [], 0
+
+    def _keep(self, codes: pa.Array) -> None:
+        if self._codes is not None:
+            self._codes.append(codes)
+            if 4 * self._rows > _KEPT + _KEPT_PER_VALUE * len(self._known):
+                self._codes = None
+
+    def values(self) -> pa.Array:
+        self._join()
+        return self._known
+
+    def codes(self) -> pa.ChunkedArray | None:
+        self._join()
+        return None if self._codes is None else arrow.chunked_array(self._codes, arrow.int32())
 
 
 def _has_outgrown(group: Any, name: str) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ballsbins._extras import Later
 from ballsbins.batch_files.columns import Arrays, Converter
 from ballsbins.batch_files.format import Files, Manifest, StoredFile
-from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
+from ballsbins.batch_files.part_reader import PartReader, ReadBuffer, damaged, require_checksum
 from ballsbins.batch_files.store import Location
 from ballsbins.errors import DataError
 
@@ -32,7 +32,7 @@ class EpochReader:
 
     def __init__(self, directory: Location, manifest: Manifest) -> None:
         """Take the directory of the epoch."""
-        self.directory, self.manifest = directory, manifest
+        self.directory, self.manifest, self._buffer = directory, manifest, ReadBuffer()
         if manifest.files is None:
             raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
         self.files: Files = manifest.files
@@ -73,7 +73,7 @@ class EpochReader:
     def part(self, number: int, file: StoredFile) -> PartReader:
         """Open a part."""
         place = self.directory / file.name
-        opened = PartReader(place, file)
+        opened = PartReader(place, file, self._buffer)
         per_file, steps = self.manifest.batches_per_file, self.manifest.steps
         begin, end = (self.offsets[min(step, steps)] for step in (number * per_file, (number + 1) * per_file))
         if sum(opened.rows) != end - begin or len(opened.rows) % self.manifest.world_size:
@@ -109,7 +109,7 @@ class _Piece(NamedTuple):
     skip: int
     first_row: int
 
-    def read(self, columns: list[str] | None) -> pa.Table:
+    def read(self, columns: list[str] | None) -> pa.RecordBatch:
         tables = [self.part.read(group, columns) for group in self.groups]
         table = tables[0] if len(tables) == 1 else self._in_order(arrow.concat_tables(tables))
         for name, empty in self.epoch.dictionaries.items():
@@ -121,7 +121,7 @@ class _Piece(NamedTuple):
                 )
                 field = table.field(place).with_type(empty.type)
                 table = table.set_column(place, field, values)
-        return table.slice(self.skip)
+        return _one_batch(table).slice(self.skip)
 
     def _in_order(self, table: pa.Table) -> pa.Table:
         """Put the rows of a run of batches in order that come rank by rank."""
@@ -133,61 +133,84 @@ class _Piece(NamedTuple):
         return table.take(arrow.array(place))
 
 
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table in one piece: slices of a record batch cost a fifth of those of a table."""
+    if any(column.num_chunks != 1 for column in table.columns):
+        table = table.combine_chunks()
+    columns = [column.chunk(0) for column in table.columns]
+    return arrow.RecordBatch.from_arrays(columns, schema=table.schema)
+
+
 def read_batches(
     epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
-) -> Iterator[pa.Table]:
+) -> Iterator[pa.RecordBatch]:
     """Give the batches of an epoch from step `start` on: those of one rank."""
     own = epoch.manifest.world_size == ranks
-    for piece, begin, size in _cuts(epoch, start, rank, ranks, columns):
-        batch = piece.slice(begin, size)
-        yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
+    for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
+        begin = 0
+        for size in sizes:
+            batch = piece.slice(begin, size)
+            yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
+            begin += size
 
 
 def read_arrays(
-    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
+    epoch: EpochReader,
+    start: int,
+    rank: int,
+    ranks: int,
+    columns: list[str] | None,
+    *,
+    writable: bool = False,
 ) -> Iterator[tuple[Arrays, int]]:
     """Give (the arrays, the number of rows) of each batch. A row group is converted at once and then cut."""
-    own = epoch.manifest.world_size == ranks
-    convert, last, whole = Converter(_empty(epoch, columns).schema), None, {}
-    for piece, begin, size in _cuts(epoch, start, rank, ranks, columns):
-        if piece is not last:
-            last, whole = piece, convert(piece)
-        yield convert.cut(whole, begin, size) if own else convert.share(whole, begin, size, rank, ranks)
+    own, convert = epoch.manifest.world_size == ranks, None
+    for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
+        convert = convert or Converter(piece.schema, writable=writable)
+        whole, begin = convert(piece), 0
+        for size in sizes:
+            yield convert.cut(whole, begin, size) if own else convert.share(whole, begin, size, rank, ranks)
+            begin += size
 
 
-def _cuts(
+def _read_pieces(
     epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
-) -> Iterator[tuple[pa.Table, int, int]]:
-    """Give, for each batch, what was read at once, the row where the batch begins in it, and its number of rows.
+) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
+    """Give what was read at once, whole batches, and the number of rows of each of them.
 
     Of all ranks, unless the files are laid out for so many.
     """
     own = epoch.manifest.world_size == ranks
     stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
-    sizes = epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets)
+    sizes = (epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets))[start:]
+    ends = np.cumsum(sizes)
+    rows = given = 0
     try:
-        piece, used = _empty(epoch, columns), 0
-        for size in sizes[start:].tolist():
-            if size and used == piece.num_rows:
-                piece, used = next(stream), 0
-            if used + size > piece.num_rows:
+        for piece in stream:
+            rows += piece.num_rows
+            stop = int(np.searchsorted(ends, rows, side="right"))  # with the empty batches behind
+            if stop == given or ends[stop - 1] != rows:
                 raise damaged(epoch.directory)
-            yield piece, used, size
-            used += size
+            yield piece, sizes[given:stop].tolist()
+            given = stop
     finally:
         stream.close()
+    if given < len(sizes):
+        if sizes[given:].any():
+            raise damaged(epoch.directory)
+        yield _empty(epoch, columns), sizes[given:].tolist()
 
 
-def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.Table:
-    """A table of no rows with the schema of the files."""
+def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
+    """No rows, with the schema of the files."""
     part = epoch.part(0, epoch.files.parts[0])
     part.close()
     schema = part.schema
     for name, empty in epoch.dictionaries.items():
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(empty.type))
-    table = arrow.Table.from_batches([], schema=schema)  # empty_table would import pandas
-    return table if columns is None else table.select(columns)
+    batch = arrow.RecordBatch.from_arrays([arrow.nulls(0, entry.type) for entry in schema], schema=schema)
+    return batch if columns is None else batch.select(columns)
 
 
 def _read_ahead(pieces: Iterator[_Piece], columns: list[str] | None) -> Any:

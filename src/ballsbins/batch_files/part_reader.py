@@ -23,6 +23,20 @@ _MARK = b"PAR1"
 _TAIL = 1 << 16  # bytes at the end of a part, in which its footer mostly fits
 
 
+class ReadBuffer:
+    """Memory for what is read, the same each time: to get new memory costs as much as to read into it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._memory = bytearray()
+
+    def of(self, size: int) -> memoryview:
+        """So many bytes; those given before are then others'."""
+        if len(self._memory) < size:
+            self._memory = bytearray(size)
+        return memoryview(self._memory)[:size]
+
+
 class PartReader:
     """An open part whose footer has been checked.
 
@@ -31,9 +45,9 @@ class PartReader:
         schema: the Arrow schema.
     """
 
-    def __init__(self, location: Location, stored: StoredFile) -> None:
-        """Read the footer."""
-        self._location, self._buffer = location, bytearray()
+    def __init__(self, location: Location, stored: StoredFile, buffer: ReadBuffer) -> None:
+        """Read the footer; row groups are read into `buffer`, which parts that are read in turn may share."""
+        self._location, self._buffer = location, buffer
         self._source = self._location.open()
         with _naming(self._location):
             footer = self._footer(stored)
@@ -41,7 +55,7 @@ class PartReader:
             self._ends = [(0, ""), *json.loads((metadata.metadata or {}).get(ROW_GROUPS_KEY.encode(), b"[]"))]
             self._window = _Window(stored.bytes)
             source = arrow.PythonFile(self._window, mode="r")
-            self._file = parquet.ParquetFile(source, metadata=metadata, pre_buffer=False)
+            self._file = parquet.ParquetFile(source, metadata=metadata, pre_buffer=True)
         self.rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.schema: pa.Schema = self._file.schema_arrow
         if len(self._ends) != len(self.rows) + 1:
@@ -52,10 +66,10 @@ class PartReader:
         size = self._source.size()
         if size != stored.bytes:
             raise damaged(self._location)
-        tail = self._read(max(0, size - _TAIL), size)
+        tail = self._read(max(0, size - _TAIL), size, ReadBuffer())
         length = min(int.from_bytes(tail[-8:-4], "little") + 8, size)
         if length > len(tail):
-            tail = self._read(size - length, size)
+            tail = self._read(size - length, size, ReadBuffer())
         for footer in (
             tail[-length:],
             tail,
@@ -68,7 +82,7 @@ class PartReader:
         """Read the bytes of a row group, and raise if they are not those that were written."""
         begin, (end, checksum) = self._ends[group][0], self._ends[group + 1]
         with _naming(self._location):
-            content = self._read(begin, end)
+            content = self._read(begin, end, self._buffer)
         require_checksum(content, checksum, self._location)
         self._window.show(begin, content)
 
@@ -78,11 +92,9 @@ class PartReader:
         with _naming(self._location):
             return self._file.read_row_group(group, columns=columns, use_threads=False)
 
-    def _read(self, begin: int, end: int) -> memoryview:
-        """Read some bytes, into the same memory each time: what is decoded has been copied out of it."""
-        if len(self._buffer) < end - begin:
-            self._buffer = bytearray(end - begin)
-        view = memoryview(self._buffer)[: end - begin]
+    def _read(self, begin: int, end: int, buffer: ReadBuffer) -> memoryview:
+        """Read some bytes. What is decoded is copied out of the buffer, which may then be used again."""
+        view = buffer.of(end - begin)
         self._source.seek(begin)
         done = 0
         while done < len(view):

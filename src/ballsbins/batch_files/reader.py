@@ -98,12 +98,12 @@ class BatchFiles:
         rank: int = 0,
         ranks: int = 1,
         columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.Table]:
+    ) -> Iterator[pa.RecordBatch]:
         """Give the batches of an epoch from step `start` on, empty ones too.
 
-        Tables are views of what was read, without a copy, if the files were built for `ranks` ranks (build
+        They are views of what was read, without a copy, if the files were built for `ranks` ranks (build
         --world-size), and each rank reads only its own rows. With another number of ranks every rank reads all rows,
-        and a warning says so. The number of rows of a table is secret, unless padded: log it nowhere.
+        and a warning says so. The number of rows of a batch is secret, unless padded: log it nowhere.
 
         Args:
             epoch: the number of the epoch, from 0.
@@ -113,7 +113,7 @@ class BatchFiles:
             columns: the columns to read; all by default.
 
         Yields:
-            One Arrow table for each step.
+            One Arrow record batch for each step.
 
         Raises:
             InvalidInputError: an argument is out of its range, or a column is not there.
@@ -307,13 +307,16 @@ def arrays(
     rank: int = 0,
     ranks: int = 1,
     columns: Sequence[str] | None = None,
+    *,
+    writable: bool = False,
 ) -> Iterator[tuple[Arrays, int]]:
     """Give (the arrays, the number of rows) of each batch; `batch_files.columns` says which arrays there are.
 
     This is the one way from batch files to arrays: `padded_arrays`, the dataset for PyTorch and the trainer use it.
-    It takes what `BatchFiles.batches` takes, and checks it at once. The arrays are views of what was read.
+    It takes what `BatchFiles.batches` takes, and checks it at once. The arrays are views of what was read, or of one
+    copy of it if they are to be `writable`. So a batch that is kept keeps some others in memory.
     """
-    return read_arrays(*files._request(epoch, start, rank, ranks, columns))
+    return read_arrays(*files._request(epoch, start, rank, ranks, columns), writable=writable)
 
 
 def padded(batch: Arrays, rows: int, size: int, fills: Mapping[str, Any]) -> Arrays:

@@ -100,7 +100,7 @@ class BatchDataset(IterableDataset[TensorBatch]):
         """Give the batches in order."""
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        batches = islice(arrays(self._files, *self._arguments), first, None, stride)
+        batches = islice(arrays(self._files, *self._arguments, writable=True), first, None, stride)
         return (_tensors(batch) for batch, _ in batches)
 
     def __len__(self) -> int:
@@ -115,4 +115,4 @@ def _tensors(batch: dict[str, NDArray[Any]]) -> TensorBatch:
 def _tensor(values: NDArray[Any]) -> Any:
     if values.dtype.kind == "O":
         return values.tolist()
-    return torch.from_numpy(values.copy())  # a tensor may be written to, what was read may not
+    return torch.from_numpy(values)

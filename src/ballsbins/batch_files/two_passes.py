@@ -111,12 +111,14 @@ class Scattered:
 
     def _scatter(self, worker: int, pieces: Sequence[Piece], progress: _Sum) -> int:
         start = begin = pieces[0].first if pieces else 0
-        plan, piece_bytes = self._plan, max(sort.piece_bytes for sort in self.sorts)
-        read_before = 0
-        for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, piece_bytes, pieces, self.digests):
+        plan, read_before = self._plan, 0
+        block = plan.dictionaries.block_bytes(
+            max(sort.piece_bytes for sort in self.sorts), plan.share.chunk_bytes
+        )
+        for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, block, pieces, self.digests):
             self.workers.check()
             positions = np.arange(start, start + batch.num_rows)
-            rows = plan.dictionaries.encode(batch)
+            rows = plan.dictionaries.encode(batch, start)
             for sort, row_order in zip(self.sorts, self._row_orders, strict=True):
                 sort.add(worker, rows, positions, row_order.places(start, batch))
             start += batch.num_rows
