@@ -23,8 +23,11 @@ class Later:
     def __init__(self, module: str, *, feature: str, extra: str) -> None:
         """Name the module, what needs it, and the extra that installs it."""
         self._module, self._feature, self._extra = module, feature, extra
+        self._loaded: ModuleType | None = None  # import_module takes microseconds, also for what is there
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked by pickle and copy, which must not load anything
             raise AttributeError(name)
-        return getattr(load(self._module, feature=self._feature, extra=self._extra), name)
+        if self._loaded is None:
+            self._loaded = load(self._module, feature=self._feature, extra=self._extra)
+        return getattr(self._loaded, name)

@@ -52,7 +52,7 @@ def test_batches_are_those_of_the_sampler_in_memory(sampler, folder, table, key,
     for step, (indices, batch) in enumerate(zip(in_memory, files.batches(2), strict=True)):
         assert np.array_equal(batch["row"].to_numpy(), indices), step
         if step < 3:
-            assert batch.equals(table.take(pa.array(indices)))
+            assert pa.Table.from_batches([batch]).equals(table.take(pa.array(indices)))
 
 
 def test_another_key_or_epoch_gives_other_batches(folder, key, tiny, tmp_path):

@@ -311,7 +311,7 @@ def test_views_are_read_as_text_and_bytes(kind, key, tmp_path):
         values = [value.encode() for value in values]
     inputs = in_files(tmp_path, pa.array(values, kind))
     build(plan_build(inputs, BallsAndBins(3), identity_column="c"), tmp_path / "out", key)
-    found = pa.concat_tables(BatchFiles.open(tmp_path / "out").batches(0))
+    found = pa.Table.from_batches(BatchFiles.open(tmp_path / "out").batches(0))
     assert sorted(found["c"].to_pylist()) == sorted(values)
 
 
@@ -362,3 +362,18 @@ def test_only_the_columns_that_are_read_count(tmp_path):
     assert inputs.stored_row_bytes > 1_000
     assert 8 <= inputs.only(["name"]).stored_row_bytes < 20
     assert 16 <= inputs.only(["name", "s"]).stored_row_bytes < 30
+
+
+def test_reading_a_little_holds_a_little_of_every_column(tmp_path):
+    """Every worker reads some of each column ahead: forty times 1 MB were over a limit of 300 MB for two workers."""
+    rows, names = 250_000, [f"c{number}" for number in range(40)]
+    column = pa.array(np.random.default_rng(0).random(rows, dtype=np.float32))
+    path = tmp_path / "in.parquet"
+    pq.write_table(
+        pa.table([column] * len(names), names=names), path, use_dictionary=False, data_page_size=1 << 16
+    )
+    inputs = open_inputs([path])
+    before, most = pa.total_allocated_bytes(), 0
+    for _, batch in inputs.read(1_000):
+        most = max(most, pa.total_allocated_bytes() - before - batch.nbytes)
+    assert most < 20_000_000

@@ -131,7 +131,7 @@ def in_memory(table, sampler, epoch, identity):
 
 
 def batches_of(directory, epoch):
-    return list(BatchFiles.open(directory).batches(epoch))
+    return [pa.Table.from_batches([batch]) for batch in BatchFiles.open(directory).batches(epoch)]
 
 
 CASES = {

@@ -157,8 +157,8 @@ def as_stream(batch: pa.RecordBatch) -> Any:
 class _Union:
     """The values of a column without repetition, in the order in which they came, and the codes of its rows.
 
-    What comes is joined to the rest when it is as much as that, so that each value is hashed a few times only, however
-    many row groups there are.
+    What comes is joined to the rest when it is as much as that, so that each value is hashed a few times only,
+    however many row groups there are.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -170,7 +170,9 @@ class _Union:
 
     def add(self, rows: pa.Array) -> None:
         """Add the rows of a row group: plain values, or codes of a dictionary."""
-        values, codes = (rows.dictionary, rows.indices) if isinstance(rows, arrow.DictionaryArray) else (rows, None)
+        values, codes = (
+            (rows.dictionary, rows.indices) if isinstance(rows, arrow.DictionaryArray) else (rows, None)
+        )
         self._rows += len(rows)
         known = self._known.slice(0, len(values))
         if codes is not None and not self._waiting and len(known) == len(values) and known.equals(values):
@@ -186,7 +188,9 @@ class _Union:
             return
         pieces = [self._known, *(values for values, _ in self._waiting)]
         whole = arrow.chunked_array(pieces, self._known.type).dictionary_encode()
-        places = arrow.chunked_array([chunk.indices for chunk in whole.chunks], arrow.int32()).combine_chunks()
+        places = arrow.chunked_array(
+            [chunk.indices for chunk in whole.chunks], arrow.int32()
+        ).combine_chunks()
         begin = len(self._known)
         if whole.num_chunks:
             self._known = whole.chunk(0).dictionary

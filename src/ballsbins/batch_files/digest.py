@@ -6,7 +6,8 @@ a Parquet file, or a whole text file, has one; that of a file is the hash of tho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +32,11 @@ class RowsDigest:
 
     def update(self, rows: pa.RecordBatch) -> None:
         """Add rows; all of them have the same columns."""
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            self._columns.setdefault(name, _Values()).update(column)
+        names = rows.schema.names
+        if not self._columns:
+            self._columns = {name: _Values() for name in names}
+        for name, column in zip(names, rows.columns, strict=True):
+            self._columns[name].update(column)
         self._rows += rows.num_rows
 
     def digest(self) -> bytes:
@@ -56,6 +60,7 @@ class _Values:
         self._count = 0
         self._hash, self._lengths, self._nulls = (xxhash.xxh3_64() for _ in range(3))
         self._nested: list[_Values] = []
+        self._add: Callable[[Any], None] | None = None
 
     def digest(self) -> bytes:
         own = b"".join(part.digest() for part in (self._hash, self._lengths, self._nulls))
@@ -73,32 +78,42 @@ class _Values:
             self._nulls.update(missing + self._count)
             array = array.drop_null()  # what is in the slot of a missing value is anything
         self._count += count
-        self._update_present(array, array.type)
+        if count and len(array):
+            if self._add is None:  # once for all rows of a column: there are many small pieces
+                self._add = self._way(array.type)
+            self._add(array)
 
-    def _update_present(self, array: Any, kind: Any) -> None:
+    def _way(self, kind: Any) -> Callable[[Any], None]:
+        """How values of a type are hashed, none of which is missing."""
         types = arrow.types
-        if types.is_null(kind) or not len(array):
-            return
+        if types.is_boolean(kind):
+            return lambda array: self._hash.update(array.cast(arrow.uint8()).to_numpy())
+        if types.is_fixed_size_binary(kind) or types.is_primitive(kind) or types.is_decimal(kind):
+            return partial(self._update_fixed, width=kind.bit_width // 8)
+        if types.is_large_string(kind) or types.is_large_binary(kind):
+            return partial(self._update_text, index=np.int64)
+        if types.is_string(kind) or types.is_binary(kind):
+            return partial(self._update_text, index=np.int32)
         if types.is_struct(kind):
-            self._update_nested(array.flatten())
-        elif types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
-            self._lengths.update(compute.list_value_length(array).cast(arrow.int64()).to_numpy())
-            self._update_nested([array.flatten()])
-        elif types.is_fixed_size_list(kind):
-            self._update_nested([array.flatten()])
-        elif types.is_boolean(kind):
-            self._hash.update(array.cast(arrow.uint8()).to_numpy())
-        elif types.is_large_string(kind) or types.is_large_binary(kind):
-            self._update_text(array, np.int64)
-        elif types.is_string(kind) or types.is_binary(kind):
-            self._update_text(array, np.int32)
-        elif types.is_fixed_size_binary(kind) or types.is_primitive(kind) or types.is_decimal(kind):
-            width = kind.bit_width // 8
-            data = memoryview(array.buffers()[1])
-            self._hash.update(data[array.offset * width : (array.offset + len(array)) * width])
-        else:  # rare: what has neither buffers of values nor of lengths
-            for value in array.to_pylist():
-                self._hash.update(repr(value).encode())
+            return lambda array: self._update_nested(array.flatten())
+        if types.is_fixed_size_list(kind):
+            return lambda array: self._update_nested([array.flatten()])
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_map(kind):
+            return self._update_lists
+        return self._update_any
+
+    def _update_fixed(self, array: Any, width: int) -> None:
+        data = memoryview(array.buffers()[1])
+        self._hash.update(data[array.offset * width : (array.offset + len(array)) * width])
+
+    def _update_lists(self, array: Any) -> None:
+        self._lengths.update(compute.list_value_length(array).cast(arrow.int64()).to_numpy())
+        self._update_nested([array.flatten()])
+
+    def _update_any(self, array: Any) -> None:
+        """What is rare, and has neither buffers of values nor of lengths."""
+        for value in array.to_pylist():
+            self._hash.update(repr(value).encode())
 
     def _update_text(self, array: Any, index: Any) -> None:
         offsets = np.frombuffer(array.buffers()[1], dtype=index)[array.offset : array.offset + len(array) + 1]

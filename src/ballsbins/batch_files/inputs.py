@@ -39,6 +39,8 @@ _SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 23
 _SAMPLE_READ = 1 << 10
 # A row group of a store that is packed smaller than this is fetched at once, not column by column.
 _FETCHED_BYTES = 16 << 20
+# Read ahead of each column by each worker: forty columns of 1 MB were over a small memory limit.
+_BUFFER, _STORE_BUFFER = 1 << 16, 1 << 20
 
 Digests = dict[tuple[int, int], bytes]  # of row groups, by the number of the file and of the group
 
@@ -177,18 +179,20 @@ class Inputs:
     def _read_groups(self, number: int, pieces: Sequence[Piece], rows: int) -> Iterator[pa.RecordBatch]:
         file, footer, names = self.files[number], self.footers[number], self.schema.names
         groups = [piece.group for piece in pieces]
-        fetch = file.location.local is None and max(footer.packed_bytes, default=0) <= _FETCHED_BYTES
+        stored = file.location.local is None
+        fetch = stored and max(footer.packed_bytes, default=0) <= _FETCHED_BYTES
+        buffer = _STORE_BUFFER if stored else _BUFFER
         with file.location.open() as source:
             if etag_of(source) != footer.etag:
                 raise changed(file)
-            opened = parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=fetch)
+            opened = parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=fetch)
             if opened.num_row_groups != len(footer.group_rows):
                 raise changed(file)
             # What is fetched ahead is fetched for all groups of a call.
             coded = [name for name in names if name in self.dictionary_types]
             for some in [[group] for group in groups] if fetch else [groups]:
                 for batch in (
-                    read_plain(source, rows, some, names, coded, buffer_size=1 << 20, pre_buffer=fetch)
+                    read_plain(source, rows, some, names, coded, buffer_size=buffer, pre_buffer=fetch)
                     if coded
                     else opened.iter_batches(rows, row_groups=some, columns=names, use_threads=False)
                 ):
