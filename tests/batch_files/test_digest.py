@@ -89,7 +89,7 @@ def test_pieces_are_read_in_any_order_with_the_same_hash(folder, table):
 
 
 def test_every_footer_is_opened_once(tmp_path, monkeypatch):
-    """Of 50 files; the trial reads the first rows of the first file only."""
+    """Of 50 files; the trial reads a few more of them."""
     from ballsbins import BallsAndBins
     from ballsbins.batch_files.build_plan import plan_build
     from ballsbins.batch_files.store import Location
@@ -102,4 +102,4 @@ def test_every_footer_is_opened_once(tmp_path, monkeypatch):
     assert sorted(opened) == sorted(str(path) for path in tmp_path.iterdir())
     assert plan.row_bytes > 8
     assert plan.inputs.pieces()[-1].first == 49 * 2_000
-    assert len(opened) <= 50 + 2 * 33, "the trial stops after some ten thousand rows"
+    assert len(opened) <= 50 + 2 * 48, "the trial stops after some ten thousand rows"

@@ -15,6 +15,7 @@ from ballsbins.batch_files.build import build, build_epochs
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import CsvOptions, open_inputs
 from ballsbins.batch_files.sort import Memory
+from ballsbins.batch_files.trial import sample
 from ballsbins.batch_files.two_passes import joined
 from ballsbins.errors import DataError, InvalidInputError
 
@@ -236,7 +237,7 @@ def test_rows_that_become_wider_are_read_in_smaller_numbers(tmp_path):
     narrow, wide = ["a"] * 70_000, [f"{number:02000d}" for number in range(10_000)]
     pq.write_table(pa.table({"text": narrow + wide}), tmp_path / "in.parquet", row_group_size=20_000)
     made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
-    assert made.trial.row_bytes < 20
+    assert made.trial.row_bytes < 100, "it saw next to none of the wide ones"
     assert made.row_bytes > 1_000
     chunks = [batch for _, batch in joined(made.inputs, made.rows_per_read, 500_000)]
     assert sum(batch.num_rows for batch in chunks) == 80_000
@@ -260,7 +261,7 @@ def test_the_trial_is_on_few_rows_where_they_are_wide(tmp_path):
     rows = [bytes([row % 256]) * 50_000 for row in range(2_000)]
     pq.write_table(pa.table({"image": rows}), tmp_path / "in.parquet", row_group_size=100, compression="none")
     inputs = open_inputs([tmp_path / "in.parquet"])
-    assert 2**23 < inputs.sample().nbytes < 2**24
+    assert 2**22 < sample(inputs).nbytes < 2**24
     inputs = open_inputs([tmp_path / "in.parquet"])
     largest = max(batch.nbytes for _, batch in inputs.read(plan_build(inputs, BallsAndBins(2)).rows_per_read))
     assert largest < 10**7

@@ -77,10 +77,25 @@ def wide(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_the_disk_that_was_promised_is_what_is_used(epochs, wide, tmp_path):
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Rows that are not alike: the last files have long texts, and one is empty."""
+    path, random = tmp_path_factory.mktemp("unlike"), np.random.default_rng(2)
+    for number, (rows, width) in enumerate([(20_000, 4), (25_000, 4), (0, 1), (20_000, 60), (15_000, 60)]):
+        words = pa.array([random.bytes(width).hex() for _ in range(rows)], pa.string())
+        pq.write_table(
+            pa.table({"x": random.random(rows), "text": words}),
+            path / f"{number}.parquet",
+            row_group_size=4_000,
+        )
+    return path
+
+
+@pytest.mark.parametrize(("table", "epochs"), [("wide/in.parquet", 1), ("wide/in.parquet", 2), ("unlike", 1)])
+def test_the_disk_that_was_promised_is_what_is_used(table, epochs, wide, unlike, tmp_path):
     """Looked at whenever there is something to report; within 20 %."""
-    plan = plan_build(open_inputs([wide / "in.parquet"]), BallsAndBins(200), memory=Memory(300 * 10**6))
+    where = unlike if table == "unlike" else wide / "in.parquet"
+    plan = plan_build(open_inputs([where]), BallsAndBins(200), memory=Memory(300 * 10**6))
     most = 0
 
     def look(_):

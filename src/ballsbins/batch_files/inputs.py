@@ -34,9 +34,7 @@ arrow = Later("pyarrow", feature="Reading tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 
 _CSV_BLOCK = 1 << 22
-_SAMPLE_ROWS, _SAMPLE_BYTES = 1 << 16, 1 << 23
-# Rows at a time: they may be far wider than footers tell, which see repeated words once.
-_SAMPLE_READ = 1 << 10
+_HASHED_ROWS = 1 << 16  # at a time, where rows are read for their hash alone
 # A row group of a store that is packed smaller than this is fetched at once, not column by column.
 _FETCHED_BYTES = 16 << 20
 # Read ahead of each column by each worker: forty columns of 1 MB were over a small memory limit.
@@ -128,18 +126,6 @@ class Inputs:
                 found.append(Piece(number, group, first, size, packed))
                 first += size
         return found
-
-    def sample(self) -> pa.Table:
-        """The first rows, to judge how large and how costly rows are: some ten thousands, fewer if they are wide."""
-        taken: list[Any] = []
-        rows = held = 0
-        at_once = min(_SAMPLE_READ, _SAMPLE_BYTES // (8 * self.stored_row_bytes + 1))
-        for _, batch in self.read(int(max(1, at_once))):
-            taken.append(batch)
-            rows, held = rows + batch.num_rows, held + batch.nbytes
-            if rows >= _SAMPLE_ROWS or held >= _SAMPLE_BYTES:
-                break
-        return arrow.Table.from_batches(taken, schema=self.schema)
 
     def read(
         self, rows: int, pieces: Sequence[Piece] | None = None, digests: Digests | None = None
@@ -261,7 +247,7 @@ def file_digest(inputs: Inputs, number: int) -> str:
     """The hash of one file, read for nothing else."""
     digests: Digests = {}
     pieces = [piece for piece in inputs.pieces() if piece.file == number]
-    for _ in inputs.read(_SAMPLE_ROWS, pieces, digests):
+    for _ in inputs.read(_HASHED_ROWS, pieces, digests):
         pass
     return combined(digests[piece.file, piece.group] for piece in pieces)
 

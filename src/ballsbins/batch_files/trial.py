@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,15 @@ from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.samplers import BallsAndBins, new_key
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 arrow = Later("pyarrow", feature="Batching tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
+_ROWS, _BYTES = 1 << 16, 1 << 23  # of a sample
+_READ_ROWS = 1 << 10  # at a time: they may be far wider than footers tell, which see repeated words once
+_PLACES = 8  # from which a sample is taken
 KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
 
 
@@ -57,11 +63,11 @@ class Trial:
         def mixed(table: Any) -> Any:
             return table.take(arrow.array(np.random.default_rng(0).permutation(table.num_rows)))
 
-        table = inputs.sample()
+        table = sample(inputs)
         with_one, without = (sizes(mixed(table), dictionary) for dictionary in (True, False))
         better = tuple(path for path, size in with_one.items() if size <= without[path])
         begin = time.perf_counter()
-        table = inputs.sample()
+        table = sample(inputs)
         if identity is not None:
             BallsAndBins(1).bins_of(new_key(), 0, identity.of(table, 0).as_list())
         bucket = arrow.BufferOutputStream()
@@ -72,3 +78,38 @@ class Trial:
         rows = max(table.num_rows, 1)
         spilled = bucket.tell() / rows + KEPT_BYTES
         return Trial(table.nbytes / rows, spilled, compressed / rows, seconds / rows, better)
+
+
+def sample(inputs: Inputs) -> pa.Table:
+    """Rows to judge by how large and how costly rows are: some ten thousands, fewer if they are wide.
+
+    They come from several places of the table, and from each as large a share of its rows, as the table may begin with
+    rows that are not like the others.
+    """
+    at_once = int(max(1, min(_READ_ROWS, _BYTES // (8 * inputs.stored_row_bytes + 1))))
+    pieces = [piece for piece in inputs.pieces() if piece.rows]
+    total = sum(piece.rows for piece in pieces)
+    middles = [(piece.first + piece.rows / 2) / max(total, 1) for piece in pieces]
+    places = [
+        [piece for piece, middle in zip(pieces, middles, strict=True) if int(middle * _PLACES) == place]
+        for place in range(_PLACES)
+    ]
+    places = [some for some in places if some]
+    found = []
+    for some in places:
+        taken, rows, held = [], 0, 0
+        for _, batch in inputs.read(at_once, some):
+            taken.append(batch)
+            rows, held = rows + batch.num_rows, held + batch.nbytes
+            if rows >= _ROWS // len(places) or held >= _BYTES // len(places):
+                break
+        found.append(
+            (arrow.Table.from_batches(taken, schema=inputs.schema), sum(piece.rows for piece in some))
+        )
+    share = min((table.num_rows / rows for table, rows in found), default=0.0)
+    return arrow.concat_tables(
+        [
+            arrow.Table.from_batches([], schema=inputs.schema),
+            *(table.slice(0, max(1, round(share * rows))) for table, rows in found),
+        ]
+    )
