@@ -83,8 +83,8 @@ class Trial:
 def sample(inputs: Inputs) -> pa.Table:
     """Rows to judge by how large and how costly rows are: some ten thousands, fewer if they are wide.
 
-    They come from several places of the table, and from each as large a share of its rows, as the table may begin with
-    rows that are not like the others.
+    They come from several places of the table, and the same share of its rows from each: a table may begin with rows
+    that are not like the others.
     """
     at_once = int(max(1, min(_READ_ROWS, _BYTES // (8 * inputs.stored_row_bytes + 1))))
     pieces = [piece for piece in inputs.pieces() if piece.rows]
