@@ -22,10 +22,13 @@ from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.cli import app, main
 from ballsbins.data.dataset import Dataset
+from ballsbins.errors import DataError
 from ballsbins.report import Card
 from ballsbins.training.jax.checkpoint import load
 from ballsbins.training.jax.trainer import train
 from ballsbins.training.training_plan import TrainingPlan
+
+from ..batch_files.s3_store import serving
 
 SMALL = ["--embedding-dim", "3", "--hidden", "8,6", "--learning-rate", "0.005", "--clip-norm", "0.5"]
 
@@ -177,6 +180,26 @@ def test_training_on_batch_files_is_their_run(place, built, whole):
     other = Card.read(place / "whole" / "card.json")
     assert other.run != manifest.run
     assert other.key_commitment == key.commitment()
+
+
+def test_batches_in_an_object_store(place, tmp_path):
+    """What `build --out s3://…` wrote, `train --batches s3://…` reads, step by step; a damaged part is named."""
+    files, out = "s3://batches/ads", tmp_path / "out"
+    with serving() as store:
+        made = run(
+            "build", place / "data" / "train", "--out", files, "--key-file", place / "key",
+            "--steps", 300, "--max-batch-size", 60, "--examples", 2400,
+        )  # fmt: skip
+        assert made.exit_code == 0
+        trained = run(*options(place, out, "--noise-multiplier", 0.9, "--batches", files, "--stop-after", 3))
+        assert trained.exit_code == 0
+        assert Card.read(out / "card.json").run == BatchFiles.open(files).manifest.run
+        assert any(asked.startswith("GET") and "/part-000000" in asked for asked in store.requests)
+        part = next(place for place in BatchFiles.open(files).paths(0) if place.name.startswith("part-"))
+        part.write(bytes(len(part.read_bytes())))
+        again = options(place, tmp_path / "no", "--noise-multiplier", 0.9, "--batches", files)
+        with pytest.raises(DataError, match=f"'{part}' is damaged"):
+            run(*again, "--stop-after", 3)
 
 
 def test_a_file_of_batches_that_changed_is_noticed(place, built, tmp_path, monkeypatch, capsys):
