@@ -94,7 +94,7 @@ class Dictionaries:
         `most`, and twice the dictionaries where they alone are larger than that.
         """
         held = sum(values.nbytes for name, values in self.values.items() if name not in self.codes)
-        return max(least, min(_BLOCK * held, most), 2 * held)
+        return int(max(least, min(_BLOCK * held, most), 2 * held))
 
     def encode(self, batch: Any, first: int | None = None) -> Any:
         """Put codes in place of values, in a batch of rows or a table.
