@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 from fractions import Fraction
 
 import pytest
 from flint import arb, fmpq
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from ballsbins import (
     AccuracyError,
@@ -59,6 +63,23 @@ def test_gaussian_epochs_have_a_closed_form(epsilon):
 )
 def test_poisson_steps(mechanism, epsilon):
     agree(mechanism, epsilon, 0.15)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.floats(math.log(1.2), math.log(10)), st.floats(math.log(2), math.log(1e6)), st.integers(1, 100),
+    st.floats(math.log(1e-12), math.log(1e-3)),
+)  # fmt: skip
+def test_the_domain_of_poisson_steps(log_sigma, log_steps, epochs, log_delta):
+    """Whatever is answered agrees with the accountant to 1 % of ε; a refusal is an AccuracyError."""
+    mechanism = Mechanism(Poisson(int(math.exp(log_steps))), math.exp(log_sigma), epochs)
+    delta = math.exp(log_delta)
+    exact = mechanism.epsilon(delta)
+    assume(1e-3 < exact.value < 29)
+    with contextlib.suppress(AccuracyError):
+        made = certify(mechanism, delta=delta, minutes=0.2)
+        assert Fraction(made.upper) <= Fraction(delta)
+        assert exact.lower <= made.epsilon <= 1.01 * exact.upper
 
 
 def test_several_epochs():

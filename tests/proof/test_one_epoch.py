@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ballsbins import BallsAndBins, Deterministic, Mechanism
 from ballsbins.errors import AccuracyError
+from ballsbins.proof.budget import within
 from ballsbins.proof.certify import bins_of, exact_fraction
 from ballsbins.proof.hyperbola import choose_hyperbola, put_on_hyperbola
 from ballsbins.proof.line import choose_line, put_on_line
@@ -87,7 +88,7 @@ def test_the_domain(log_sigma, log_steps, log_epsilon):
     mechanism = Mechanism(BallsAndBins(int(math.exp(log_steps))), math.exp(log_sigma))
     epsilon = math.exp(log_epsilon)
     assume(float(mechanism.log_delta(epsilon).value) > -115)
-    with contextlib.suppress(AccuracyError):
+    with contextlib.suppress(AccuracyError), within(minutes=0.1):
         agree(mechanism, epsilon)
 
 

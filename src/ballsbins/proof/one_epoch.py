@@ -14,7 +14,7 @@ from ballsbins.proof.basket import Basket, Sketch, fmpq_float
 from ballsbins.proof.hyperbola import Hyperbola, choose_hyperbola, put_on_hyperbola
 from ballsbins.proof.line import Line, choose_line, put_on_line
 
-MOST_NODES = 20_000  # of a contour; a minute or so. Beyond, the question is refused
+MOST_NODES = 100_000  # of a contour; minutes. Beyond, the question is refused
 _DEEPEST = -300.0  # log δ below which only Chernoff's bound is given (`add`), or nothing (`remove`)
 _NEXT_TO_NOTHING = arb(9) / arb(10) ** 201  # Chernoff's bound is not stated below this
 _START = 23.0  # nats below the peak at the first try: a choice
