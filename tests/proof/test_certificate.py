@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
+import math
 import subprocess
 import sys
 from fractions import Fraction
@@ -13,11 +15,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Shuffle, certify
+from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Poisson, Shuffle, certify
 from ballsbins.cli import app
 from ballsbins.proof import checker
 from ballsbins.proof.certificate import Certificate, rounded
-from ballsbins.proof.certify import check
+from ballsbins.proof.certify import check, fraction, overflow
 from ballsbins.report import Card
 
 SOURCE = Path(checker.__file__)
@@ -154,6 +156,40 @@ def test_epsilon_at_delta():
     assert Fraction(made.upper) <= Fraction(1e-6)
     exact = float(mechanism.epsilon(1e-6).value)
     assert exact < made.epsilon < exact * (1 + 1e-5)
+
+
+TRUNCATED = [
+    Mechanism(BallsAndBins(10, max_batch_size=25, num_examples=100), 2.0),
+    Mechanism(Poisson(10, max_batch_size=27, num_examples=100), 2.0),
+]
+
+
+@pytest.mark.parametrize("mechanism", TRUNCATED, ids=["balls-and-bins", "poisson"])
+def test_truncated_batches_have_a_proved_upper_bound(mechanism):
+    """Against the accountant, whose penalty is summed and not bounded; and against every term, in fractions."""
+    sampler = mechanism.sampler
+    n, q = sampler.num_examples, Fraction(1, sampler.steps)
+    tail = sum(math.comb(n, j) * q**j * (1 - q) ** (n - j) for j in range(sampler.max_batch_size + 1, n + 1))
+    bound = fraction(overflow(mechanism).upper())
+    assert mechanism.batches_drawn * tail <= bound <= Fraction(11, 10) * mechanism.batches_drawn * tail
+    made, known = certify(mechanism, 1.0), mechanism.delta(1.0)
+    assert made.lower == "0"
+    assert known.value <= float(made.upper) <= 1.3 * known.upper
+    again = Certificate.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert check(again) == "by computing it again"
+    better = {name: dataclasses.replace(part, upper="1e-9") for name, part in made.directions.items()}
+    with pytest.raises(InvalidInputError, match="confirmed"):
+        check(dataclasses.replace(made, directions=better))
+    claimed = dataclasses.replace(made, method="one epoch")
+    with pytest.raises(InvalidInputError, match="confirmed"):
+        check(claimed)
+
+
+def test_epsilon_of_truncated_batches():
+    mechanism = Mechanism(BallsAndBins(10, max_batch_size=40, num_examples=100), 0.7)
+    made = certify(mechanism, delta=1e-5)
+    assert Fraction(made.upper) <= Fraction(1e-5)
+    assert made.epsilon <= 1.01 * mechanism.epsilon(1e-5).upper
 
 
 @pytest.mark.parametrize(("value", "digits", "down", "up"), [

@@ -28,7 +28,11 @@ _FIELDS = {
     "method",
     "digest",
 }
-_METHOD = {"one epoch": "proved by ball arithmetic", "composition": "proved by ball arithmetic, composed"}
+_METHOD = {
+    "one epoch": "proved by ball arithmetic",
+    "composition": "proved by ball arithmetic, composed",
+    "truncated": "proved by ball arithmetic, with the penalty of truncation",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Certificate:
         mechanism: what was proved about.
         epsilon: the ε, the double that is stated and no other number.
         directions: for "remove" and "add" the decimals `lower` ≤ δ ≤ `upper`, and how they were obtained.
-        method: "one epoch", which `ballsbins.proof.checker` can check, or "composition", which is computed again.
+        method: "one epoch", which `ballsbins.proof.checker` can check, or "composition" or "truncated", which are
+            computed again.
         target_delta: the δ for which an ε was asked for, if one was: `upper` is at most this.
         versions: of the libraries that the proof was computed with.
 

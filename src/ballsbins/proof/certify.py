@@ -17,7 +17,7 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson
 
 load("flint", feature="Proving bounds", extra="certify")
 
-from flint import arb, fmpq  # noqa: E402
+from flint import arb, ctx, fmpq  # noqa: E402
 
 from ballsbins.proof import checker  # noqa: E402
 from ballsbins.proof.budget import MINUTES, within  # noqa: E402
@@ -36,6 +36,10 @@ _COMPOSED_DIGITS = 6  # of the ends of a composition, which are farther apart
 # by which the accountant's ε is raised, relative, until its δ is proved: a choice
 _RAISE = (1e-9, 1e-7, 1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 7e-3)
 WIDTH = Fraction(1, 100)  # of ε, that a composition may leave open; no wider one is returned
+_OVERFLOW_BITS, _TRUNCATED_DIGITS = (
+    256,
+    8,
+)  # of the probability of an overflow, and of the bound it is part of
 _FINER = 2  # how much finer the lattice of a composition is at each further try: a choice
 Parts = tuple[Repeated, ...]
 
@@ -54,7 +58,7 @@ def certify(
     and sum that is cut off carries a proved bound on the rest (docs/proof.md). One epoch, also an unfinished one,
     fixed bins and deterministic batches are proved to six digits, and the certificate is checked by an independent
     program before it is returned. Several epochs with redrawn bins and Poisson steps are composed between a pair
-    below and a pair above: δ is known to 1 % there, or ε is.
+    below and a pair above: δ is known to 1 % there, or ε is. For truncated batches the upper bound is proved.
 
     Args:
         mechanism: what is run. Numbers are taken as the doubles that they are.
@@ -88,10 +92,44 @@ def certify(
         if delta is not None:
             return _at_delta(mechanism, _check.delta(delta), width)
         at = _check.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Proofs are for this range.")
-        run = bins_of(mechanism)
-        return (
-            _one_epoch(mechanism, run, at, width) if isinstance(run, Bins) else _composed(mechanism, run, at)
-        )
+        return _at_epsilon(mechanism, at, width)
+
+
+def _at_epsilon(mechanism: Mechanism, epsilon: float, width: float) -> Certificate:
+    if mechanism.sampler.max_batch_size is not None:
+        return _truncated(mechanism, epsilon, width)
+    run = bins_of(mechanism)
+    if isinstance(run, Bins):
+        return _one_epoch(mechanism, run, epsilon, width)
+    return _composed(mechanism, run, epsilon)
+
+
+def _truncated(mechanism: Mechanism, epsilon: float, width: float) -> Certificate:
+    """The upper ends of the proof without truncation, and what truncation may add (docs/proof.md, step 20)."""
+    plain = _at_epsilon(replace(mechanism, sampler=mechanism.sampler.untruncated()), epsilon, width)
+    with ctx.workprec(_OVERFLOW_BITS):
+        added = fraction((overflow(mechanism) * (1 + arb(exact_fraction(epsilon)).exp())).upper())
+    parts = {}
+    for name, part in plain.directions.items():
+        most = max(min(Fraction(part.upper) + added, Fraction(1)), _LEAST)
+        parts[name] = Part("0", rounded(most, _TRUNCATED_DIGITS, 1), {**part.contour, "tolerance": width})
+    return Certificate(mechanism, epsilon, parts, "truncated", None, versions())
+
+
+def overflow(mechanism: Mechanism) -> arb:
+    """A bound on the probability that any batch has more than max_batch_size examples."""
+    n, size = mechanism.sampler.num_examples, mechanism.sampler.max_batch_size
+    assert n is not None
+    assert size is not None
+    if n <= size:
+        return arb(0)
+    k, q = size + 1, arb(1) / mechanism.sampler.steps
+    ratio = (n - k) * q / ((k + 1) * (1 - q))
+    if not ratio < 1:
+        return arb(1)
+    ways = arb(n + 1).lgamma() - arb(k + 1).lgamma() - arb(n - k + 1).lgamma()
+    first = (ways + k * q.log() + (n - k) * (1 - q).log()).exp()
+    return (mechanism.batches_drawn * first / (1 - ratio)).min(arb(1))
 
 
 def _one_epoch(mechanism: Mechanism, bins: Bins, epsilon: float, width: float) -> Certificate:
@@ -140,10 +178,11 @@ def _part(found: Enclosure, digits: int, spare: Fraction, other: dict[str, Any])
 
 
 def _at_delta(mechanism: Mechanism, delta: float, width: float) -> Certificate:
-    run = bins_of(mechanism)
     start = float(mechanism.epsilon(delta).upper)
-    if isinstance(run, Bins):
-        made = _raised(lambda epsilon: _one_epoch(mechanism, run, epsilon, width), start, delta)
+    truncated = mechanism.sampler.max_batch_size is not None
+    run = () if truncated else bins_of(mechanism)
+    if truncated or isinstance(run, Bins):
+        made = _raised(lambda epsilon: _at_epsilon(mechanism, epsilon, width), start, delta)
         if made is not None:
             return made
         raise AccuracyError(
@@ -191,7 +230,7 @@ def check(certificate: Certificate, *, minutes: float = MINUTES) -> str:
     """
     saved = certificate.to_dict()
     try:
-        if saved["method"] == "composition":
+        if saved["method"] != "one epoch":
             with within(_check.real("minutes", minutes, 0.0, advice="Leave it out for ten.")):
                 _compute_again(certificate)
             return "by computing it again"
@@ -207,13 +246,17 @@ def check(certificate: Certificate, *, minutes: float = MINUTES) -> str:
 
 def _compute_again(certificate: Certificate) -> None:
     """Raise ValueError unless the same computation gives an enclosure that is at least as close."""
-    contour = certificate.directions[DIRECTIONS[0]].contour
-    run = bins_of(certificate.mechanism)
-    if isinstance(run, Bins):
-        raise ValueError("this mechanism is not a composition")
-    points = _check.integer("points", contour.get("points"), 1, MOST_POINTS, advice="Certify it again.")
-    composition = Composition(run, _check.delta(contour.get("smallest")), points)
-    again = _stated(certificate.mechanism, composition, certificate.epsilon)
+    contour, mechanism = certificate.directions[DIRECTIONS[0]].contour, certificate.mechanism
+    if mechanism.sampler.max_batch_size is not None:
+        width = _check.real("tolerance", contour.get("tolerance"), 1e-12, 0.1, advice="Certify it again.")
+        again = _truncated(mechanism, certificate.epsilon, width)
+    else:
+        run = bins_of(mechanism)
+        if isinstance(run, Bins):
+            raise ValueError("this mechanism is not a composition")
+        points = _check.integer("points", contour.get("points"), 1, MOST_POINTS, advice="Certify it again.")
+        composition = Composition(run, _check.delta(contour.get("smallest")), points)
+        again = _stated(mechanism, composition, certificate.epsilon)
     for name, part in again.directions.items():
         stated = certificate.directions[name]
         if Fraction(stated.lower) > Fraction(part.lower) or Fraction(stated.upper) < Fraction(part.upper):
@@ -224,12 +267,9 @@ def _compute_again(certificate: Certificate) -> None:
 
 
 def bins_of(mechanism: Mechanism) -> Bins | Parts:
-    """The bins of one epoch that are as private as the mechanism, or the parts that it is composed of."""
+    """The bins of one epoch or the parts of a composition, as private as the mechanism but for truncation."""
     sampler, epochs, rest = mechanism.sampler, mechanism.epochs, mechanism.last_epoch_steps
     sigma2, steps = exact_fraction(mechanism.noise_multiplier) ** 2, sampler.steps
-    if sampler.max_batch_size is not None:
-        advice = "Certify the run without truncation, and state the penalty of Mechanism.delta beside it."
-        raise InvalidInputError("max_batch_size", sampler.max_batch_size, "None", advice)
     _check.integer("steps", steps, 1, MOST_STEPS, advice="Proofs are for this range.")
     last = steps if rest is None else rest
     one = Bins(((1, sigma2),), steps)
