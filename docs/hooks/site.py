@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # A drawing of ours has dark colours when it is the target `#only-dark`; the theme shows one of the two.
 DRAWING = re.compile(r"!\[([^\]]*)\]\((assets/\w+\.svg)\)")
 KEPT = re.compile(r"(`[^`]*`|\]\([^)]*\)|<[^>]*>)")
-POWER = re.compile(r"(?<=[\w)\]])\^(?:\{([^{}]+)\}|([−+]?\w+))")
-INDEX = re.compile(r"(?<![\w.])([^\W\d_])_(?:\{([^{}]+)\}|([A-Za-z0-9]+))(?![A-Za-z0-9_])")
+POWER = re.compile(r"(?<=[\w)\]])\^(?:\{([^{}]+)\}|([−+]?[\w∞]+))")
+INDEX = re.compile(r"(?<![\w.])([^\W\d_])_(?:\{([^{}]+)\}|([^\W_⁰¹²³⁴-⁹]+))(?![A-Za-z0-9_])")
 OUTSIDE = re.compile(r"\]\(\.\./((?:experiments|benchmarks|examples)/[^)#\s]+|[A-Z]+\.(?:md|cff))(#[^)]*)?\)")
 
 
@@ -26,19 +26,26 @@ def _inside(path: str) -> str:
     return f"files/{path}" if path.endswith((".png", ".svg", ".json")) else f"files/{path}.txt"
 
 
+def _formulas(text: str) -> str:
+    """Raise exponents and lower indices, the innermost first."""
+    before = ""
+    while text != before:
+        before = text
+        text = INDEX.sub(r"\1<sub>\2\3</sub>", POWER.sub(r"<sup>\1\2</sup>", text))
+    return text
+
+
 def _typeset(markdown: str) -> str:
-    """Raise exponents and lower indices of formulas in running text; code, headings and links stay as they are."""
+    """Typeset formulas in running text; code, headings and links stay as they are."""
     lines, fenced = [], False
     for line in markdown.split("\n"):
         fenced ^= line.lstrip().startswith("```")
-        if not fenced and not line.startswith(("#", "    ", "```")):
-            parts = KEPT.split(line)  # at odd places what is kept
-            parts[::2] = [
-                INDEX.sub(r"\1<sub>\2\3</sub>", POWER.sub(r"<sup>\1\2</sup>", part)) for part in parts[::2]
-            ]
-            lines.append("".join(parts))
-        else:
+        if fenced or line.startswith(("#", "    ", "```")):
             lines.append(line)
+            continue
+        parts = KEPT.split(line)  # at odd places what is kept
+        parts[::2] = map(_formulas, parts[::2])
+        lines.append("".join(parts))
     return "\n".join(lines)
 
 
