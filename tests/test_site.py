@@ -33,6 +33,8 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
             r'<(?:script|img|iframe|link rel="(?:stylesheet|icon)")[^>]*(?:src|href)="([^"]+)"', text
         )
         assert fetched, name
+        prose = re.sub(r"<(code|pre|script|nav|head)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert "^{" not in prose, f"{name} has a formula that is not typeset"
         for address in fetched:
             assert not address.startswith(("http:", "https:", "//")), f"{name} fetches {address}"
             assert name == "404" or (tmp_path / address.split("?")[0]).exists(), f"{name} misses {address}"

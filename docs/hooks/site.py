@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # A drawing of ours has dark colours when it is the target `#only-dark`; the theme shows one of the two.
 DRAWING = re.compile(r"!\[([^\]]*)\]\((assets/\w+\.svg)\)")
 KEPT = re.compile(r"(`[^`]*`|\]\([^)]*\)|<[^>]*>)")
-POWER = re.compile(r"(?<=[\w)\]])\^(?:\{([^{}]+)\}|([−+]?[\w∞]+))")
+POWER = re.compile(r"(?<=[\w)\]|])\^(?:\{([^{}]+)\}|([−+]?[\w∞]+))")
 INDEX = re.compile(r"(?<![\w.])([^\W\d_])_(?:\{([^{}]+)\}|([^\W_⁰¹²³⁴-⁹]+))(?![A-Za-z0-9_])")
 OUTSIDE = re.compile(r"\]\(\.\./((?:experiments|benchmarks|examples)/[^)#\s]+|[A-Z]+\.(?:md|cff))(#[^)]*)?\)")
 
