@@ -37,7 +37,9 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path):
         assert "^{" not in prose, f"{name} has a formula that is not typeset"
         for address in fetched:
             assert not address.startswith(("http:", "https:", "//")), f"{name} fetches {address}"
-            assert name == "404" or (tmp_path / re.split("[?#]", address)[0]).exists(), f"{name} misses {address}"
+            assert name == "404" or (tmp_path / re.split("[?#]", address)[0]).exists(), (
+                f"{name} misses {address}"
+            )
 
 
 def test_the_matrix_of_samplers_is_what_the_code_says():
