@@ -13,7 +13,7 @@ from ballsbins import BallsAndBins, Mechanism, Poisson
 from ballsbins.accounting.curve import ADD, REMOVE
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.curve import ProductCurve
-from ballsbins.accounting.epochs.lines import Lines
+from ballsbins.accounting.epochs.lines import ANY, Lines
 from ballsbins.accounting.epochs.moments import CurveMoments, Grid
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.epochs.saddles import Product
@@ -234,3 +234,28 @@ def test_a_sketch_proves_no_loss_impossible():
     assert CurveMoments(whole, lying).least == -math.inf
     assert CurveMoments(part, part.sketch).least <= math.log1p(-4 / 300)
     assert CurveMoments(part, part.sketch).least > -1.0
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "k"), [(0.3, 36133, 11.0), (0.25, 10**4, 20.0), (0.32, 10**5, 7.84)]
+)
+def test_all_jumps_together_are_the_whole(sigma, steps, k):
+    """Where M falls off and M^n − M_body^n, too, a line of either has the same value within its error."""
+    product = Product([(StepMoments(sigma, steps), steps)], REMOVE)
+    jumps, whole = product._ways(k)
+    assert (jumps.terms[0].jumps, whole.terms[0].jumps) == (ANY, 0)
+    at = np.array([0.95, 1.0, 1.05]) * k
+    (one, off), (other, more) = (product._lay(way, k, 0.1 * k).log_value(at) for way in (jumps, whole))
+    assert off.max() < 1e-11
+    assert np.abs(one - other).max() < (off + more).max()
+
+
+def test_little_noise_and_as_many_steps_as_an_epoch_has():
+    """No jump has probability 1/e, so that M^n hardly falls off: the answer was a bracket of width 56."""
+    found = Mechanism(Poisson(52246533), 0.156).epsilon(4.38e-12)
+    assert found.method == "exact"
+    assert found.upper - found.lower < 1e-9 * found.upper
+    line = Mechanism(Poisson(52246533), 0.156).curve.log_delta(np.array([62.0]), REMOVE)
+    assert (
+        -15.2230 <= line.lower[0] <= line.upper[0] <= -12.7406
+    )  # the bracket of PoissonCurve, in some seconds

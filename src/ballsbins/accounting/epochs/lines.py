@@ -22,17 +22,22 @@ import numpy as np
 
 from ballsbins.accounting.curve import ANSWER, SEVERAL, Array, U
 from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
+from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.one_epoch.quadrature import complex_log1p
 
 _ABOVE = 1.01  # a little more than 1, for what was computed itself
 _LEAST_SHARE = 1e-3  # of the error of single curves that every product is charged with
 _CRUDE = 0.1  # a relative error beyond which a value has no digit
 _GONE = 1e-20  # of the largest term of a line: nothing that is smaller from there on is kept
+_FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
 _LARGEST_LOG = 300.0  # of a number that is to be a double
 
 
 class NoLine(Exception):  # noqa: N818
     """No line can be had that states its error."""
+
+
+ANY = -1  # jumps: one or more of them, all together
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,33 @@ class Term:
     height: float
     estimate: float
     width: float
+
+    @classmethod
+    def lowest(cls, jumps: int, k: float, away: Array, height: Array, *, right: bool) -> Term:
+        """The best of some candidates `away` from 1 (right) or 0, moved to the lowest point of a parabola."""
+        at = int(np.clip(np.argmin(height), 1, height.size - 2))
+        x, y = np.log(away[at - 1 : at + 2]), height[at - 1 : at + 2]
+        first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
+        curvature = max(float(second), _FLATTEST)
+        best = math.exp(x[1] - float(np.clip(first / curvature, x[0] - x[1], x[2] - x[1])))
+        estimate = float(y[1]) - 0.5 * math.log(2 * math.pi * curvature) + math.log(best)
+        c = 1.0 + best if right else -best
+        return cls(jumps, k, c, float(y[1]), estimate, best / math.sqrt(curvature))
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to split single runs, the terms that matter then, and the logarithm of their estimated sum."""
+
+    split: Split | None
+    terms: list[Term]
+    together: float
+    dropped: float = -math.inf  # log of the height of all others
+
+    @property
+    def height(self) -> float:
+        """Of the largest of them."""
+        return max(term.height for term in self.terms)
 
 
 @dataclass(frozen=True)
@@ -149,14 +181,33 @@ def _powers(series: Any, ratio: Any, count: int) -> Any:
     return result
 
 
+def _any_jumps(parts: Sequence[tuple[Part, int]]) -> tuple[Complex, Complex, Array]:
+    """(M^n − M_body^n)/M_body^n, so all powers of z but the first; its derivative by the size of all v; its error.
+
+    As a function of M_body and J its derivatives are n(M^{n−1} − M_body^{n−1}) and nM^{n−1}.
+    """
+    split = [
+        (1.0 + part.body.value, part.body, part.jump, count) for part, count in parts if part.jump is not None
+    ]
+    more = np.sum([count * complex_log1p(jump.value / base) for base, _, jump, count in split], axis=0)
+    rise = np.exp(more)
+    growth, error = np.zeros_like(more), U * SEVERAL * np.abs(rise) * (1.0 + np.abs(more))
+    for base, body, jump, count in split:
+        whole = base + jump.value
+        growth += count * (rise * (body.value + jump.value) / whole - body.value / base)
+        error += count * (np.abs(rise / whole - 1.0 / base) * body.error + np.abs(rise / whole) * jump.error)
+    return np.expm1(more), growth, error
+
+
 def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple[Line, float, float]:
     """The integrand from the moments: the line, the relative error of the curves, and what is beyond its end."""
     y = grid.y
     u = term.c + 1j * y
     log_m, spread = np.zeros(u.shape, dtype=complex), np.zeros(u.shape)
-    series = np.zeros((term.jumps + 1, u.size), dtype=complex)
+    series = np.zeros((max(term.jumps, 0) + 1, u.size), dtype=complex)
     series[0] = 1.0
-    growth, relative, ends = np.full(u.shape, term.jumps + 0j), 0.0, 0.0
+    growth, relative, ends = np.full(u.shape, max(term.jumps, 0) + 0j), 0.0, 0.0
+    absolute = np.zeros(u.shape)  # error that is not relative to the term itself, in units of M_body^n
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         for part, count in parts:
             modulus = np.maximum(np.abs(1.0 + part.body.value), TINY)
@@ -165,15 +216,20 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
             relative = max(relative, part.body.relative)
             ends += count * part.body.ends
             growth += count * part.body.value / (1.0 + part.body.value)
-            if part.jump is not None and term.jumps > 0:
+            if part.jump is not None and term.jumps == ANY:
+                relative, ends = max(relative, part.jump.relative), ends + count * part.jump.ends
+            elif part.jump is not None and term.jumps > 0:
                 series = _powers(series, part.jump.value / (1.0 + part.body.value), count)
                 spread += term.jumps * part.jump.error / np.maximum(np.abs(part.jump.value), TINY)
                 relative = max(relative, part.jump.relative)
                 ends += term.jumps * part.jump.ends
+        if term.jumps == ANY:
+            (series[0], growth, absolute), spread = _any_jumps(parts), np.zeros(u.shape)
         exponent = log_m - np.log(u) - np.log(u - 1.0)
         scale = float(exponent.real[0]) + math.log(max(float(np.abs(series[-1][0])), TINY))
-        terms = np.exp(exponent - scale) * series[-1]
-        growth = np.where(terms == 0.0, 0.0, growth * terms)
+        unit = np.exp(exponent - scale)
+        terms = unit * series[-1]
+        growth = np.where(terms == 0.0, 0.0, growth * (unit if term.jumps == ANY else terms))
     if not np.isfinite(terms).all():
         raise NoLine("not finite")
     step, sizes = 2.0 * math.pi / grid.period, np.abs(terms)
@@ -182,7 +238,7 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
     stop = int(gone[0]) if gone.size else u.size
     beyond = float(later[stop - 1]) * float(y[-1]) / math.pi if gone.size == 0 else 0.0
     with np.errstate(over="ignore"):
-        off = sizes * np.minimum(spread + U * (SEVERAL + 2.0 * np.abs(log_m)), 2.0)
+        off = sizes * np.minimum(spread + U * (SEVERAL + 2.0 * np.abs(log_m)), 2.0) + np.abs(unit) * absolute
     slack = step / math.pi * float(off[:stop].sum()) + beyond + ends
     terms, sizes = np.stack([terms, growth])[:, :stop], sizes[:stop]
     terms[:, 0] *= 0.5

@@ -13,22 +13,22 @@ which the others lead from κ to K. Where they cannot, v is cut off.
 
 **Jumps.** Where a bump of rare jumps still keeps any tilt from isolating the body, every M_f is split into M_body + J
 (`moments`), and Π (M_body + zJ)^{n_f} is expanded in powers of z, the number of jumps. Each power has a saddle and a
-line of its own.
+line of its own. If no jump at all is likely, M hardly falls off along a line; Π M_f^{n_f} − Π M_body^{n_f} does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from scipy.special import gammaln
 
 from ballsbins.accounting.curve import REMOVE, Array, Direction
-from ballsbins.accounting.epochs.lines import Line, Lines, NoLine, Term, assemble
-from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Grid, Moments, TooFine
+from ballsbins.accounting.epochs.lines import ANY, Line, Lines, NoLine, Term, Way, assemble
+from ballsbins.accounting.epochs.moments import FIRST_FLOOR, TINY, Grid, Moments, TooFine
 from ballsbins.accounting.epochs.survey import Split
 
 _SADDLES = 120  # candidates for c: with fewer, the estimates are poor
@@ -55,7 +55,9 @@ _SAME_VALLEY = 0.95  # a valley no nearer than this, relative, is the one known 
 _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
 # how far above K a jump is looked for, and at how many places
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
-_FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
+# A line goes on and on if log K is so many deviations, and jumps make up less than so many e-folds of M^n.
+_MANY_DEVIATIONS, _SLOW = 300.0, 20.0
+_SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # of log K: where jumps may be told from the rest
 # how far the end of a line is looked for, and at how many y
 _MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 24
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
@@ -172,7 +174,7 @@ class Product:
             return self.sheet(k, reach)
         raise failure
 
-    def _ways(self, k: float) -> list[_Way]:
+    def _ways(self, k: float) -> list[Way]:
         """How single runs may be split, the best way first.
 
         Jumps to far above K change nothing and are always left out. If the saddle is still held down by a bump,
@@ -185,7 +187,7 @@ class Product:
             if until < math.inf:  # of few values, for which moments are kept
                 until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
-        ways = [_Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
+        ways = [Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
         while self._right and len(ways) <= _MOST_SPLITS:
             before = ways[-1]
             valleys = [
@@ -204,14 +206,30 @@ class Product:
             if kept[-1].jumps == _MOST_JUMPS:
                 break
             dropped = float(np.logaddexp.reduce([term.height for term in terms if term not in kept]))
-            ways.append(_Way(split, kept, together, dropped))
+            ways.append(Way(split, kept, together, dropped))
             if kept[0].jumps > 0:
                 break
+        if self._right and len(ways) == 1 and k > _MANY_DEVIATIONS * self.deviation:
+            ways = self._any_jumps(k, until) + ways
         value = min(way.together for way in ways)
         if ways[0].height > value + _WORTH:
             # the lower the saddles the less cancels; the fewer terms the less work
             ways.sort(key=lambda way: way.height + 0.5 * len(way.terms))
         return [replace(way, together=value) for way in ways]
+
+    def _any_jumps(self, k: float, until: float) -> list[Way]:
+        """All terms with jumps together, split so low that the rest does not matter, if M^n falls off slowly."""
+        for share in _SMALL_LOSSES:
+            split = Split.at_valley(share * k, until)
+            [none] = self._terms(k, split, 0)
+            height = self._jumps(True, split, ANY) + (1.0 - self._candidates) * k
+            term = Term.lowest(ANY, k, self._away, height, right=True)
+            if none.height < term.estimate - _DROPPED:
+                # far along the line only the body is left, and that is where the line ends otherwise
+                left = self._base(True, split) - self._base(True, Split.beyond(until))
+                slow = np.interp(term.c, self._candidates, left) > -_SLOW
+                return [Way(split, [term], term.estimate, none.height)] if slow else []
+        return []
 
     def _farthest(self, k: float, value: float) -> float:
         """How far above k a single jump matters: from farther up all other runs would have to lead back, to K.
@@ -270,6 +288,10 @@ class Product:
         log_u, base = np.log(self._away) + np.log1p(self._away), self._base(right, split)
         if jumps == 0 or split is None:
             return np.asarray(base - log_u)
+        if jumps == ANY:
+            ratio = np.minimum(self._ratio(right, split) + log_u, _LARGEST_LOG)
+            more = self.count * np.log1p(np.exp(ratio) / self.count)
+            return np.asarray(base - log_u + np.log(np.maximum(-np.expm1(-more), TINY)) + more)
         n = float(self.count)
         choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
         lift = np.logaddexp(log_u, 2.0 * math.log(3 / split.width))
@@ -279,19 +301,10 @@ class Product:
         """The saddles of all terms up to so many jumps."""
         c = self._candidates
         heights = [self._jumps(self._right, split, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
-        return [self._saddle(jumps, k, height) for jumps, height in enumerate(heights)]
-
-    def _saddle(self, jumps: int, k: float, height: Array) -> Term:
-        """The best of the candidates, moved to the lowest point of a parabola."""
-        at = int(np.clip(np.argmin(height), 1, height.size - 2))
-        x, y = np.log(self._away[at - 1 : at + 2]), height[at - 1 : at + 2]
-        first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
-        curvature = max(float(second), _FLATTEST)
-        away = math.exp(x[1] - float(np.clip(first / curvature, x[0] - x[1], x[2] - x[1])))
-        c = 1.0 + away if self._right else -away
-        top = float(y[1])
-        estimate = top - 0.5 * math.log(2 * math.pi * curvature) + math.log(away)
-        return Term(jumps, k, c, top, estimate, away / math.sqrt(curvature))
+        return [
+            Term.lowest(jumps, k, self._away, height, right=self._right)
+            for jumps, height in enumerate(heights)
+        ]
 
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small."""
@@ -320,7 +333,7 @@ class Product:
             heights.append((side, size + np.log(side * (side - 1.0)) + peak))
         return lambda k: np.where(k < 0.0, _lowest(k, *heights[0]), _lowest(k, *heights[1]))
 
-    def _lay(self, way: _Way, k: float, reach: float) -> Lines:
+    def _lay(self, way: Way, k: float, reach: float) -> Lines:
         lines, relative = [], 0.0
         for term in way.terms:
             period = self._period(term, k, reach, way.split, way.together)
@@ -345,7 +358,7 @@ class Product:
                 known &= size > size[0] - 1.0
             gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
         end = float(ends[int(np.argmax(gone | ~known[1:]))])
-        if term.jumps > 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
+        if term.jumps != 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
             end = min(end, max(float(ends[0]), _END_OF_JUMPS / split.width))
         return end
 
@@ -358,7 +371,7 @@ class Product:
         while grid.highest <= _LONGEST:
             try:
                 parts = [
-                    (moments.line(term.c, grid, count, split, jumps=term.jumps > 0), count)
+                    (moments.line(term.c, grid, count, split, jumps=term.jumps != 0), count)
                     for moments, count in self.factors
                 ]
             except TooFine:
@@ -378,20 +391,6 @@ class Product:
         if short is None:
             raise NoLine("too far")
         return short
-
-
-@dataclass(frozen=True)
-class _Way:
-    """A way to split single runs, the terms that matter then, and the logarithm of their estimated sum."""
-
-    split: Split | None
-    terms: list[Term]
-    together: float
-    dropped: float = -math.inf  # log of the height of all others
-
-    @property
-    def height(self) -> float:
-        return max(term.height for term in self.terms)
 
 
 def _lowest(k: Array, c: Array, height: Array) -> Array:
