@@ -29,6 +29,7 @@ TOLERANCE = 1e-6  # relative width of an enclosure of one epoch, unless another 
 LEAST_SIGMA, MOST_SIGMA = 0.1, 30.0  # of a bin, σ/√visits: where the proofs were tried
 MOST_POINTS = 10_000  # lattice points per deviation that a composition may state
 MOST_STEPS, LEAST_EPSILON, MOST_EPSILON = 10**10, 1e-4, 30.0
+MOST_COMPOSED_EPSILON = 300.0  # of several epochs or steps, each of which is far below
 _MARGIN = 1 / 32  # of the tolerance, that the prover and the checker each stay within: a choice
 _LEAST = Fraction(1, 10**200)  # an upper bound that is smaller is rounded up to this
 _SMALLEST = 1e-14  # δ for which compositions are made: what is smaller is enclosed less well
@@ -62,7 +63,7 @@ def certify(
 
     Args:
         mechanism: what is run. Numbers are taken as the doubles that they are.
-        epsilon: the ε at which δ is enclosed, from 10⁻⁴ to 30. Give this or `delta`.
+        epsilon: the ε at which δ is enclosed, from 10⁻⁴ to 30, or 300 for compositions. Give this or `delta`.
         delta: the δ for which an ε is to be proved: the certificate's `epsilon` is such an ε.
         tolerance: the largest relative width of the enclosure of δ of one epoch.
         minutes: the CPU time after which the prover gives up.
@@ -91,7 +92,8 @@ def certify(
     with within(limit):
         if delta is not None:
             return _at_delta(mechanism, _check.delta(delta), width)
-        at = _check.real("epsilon", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Proofs are for this range.")
+        most = _most_epsilon(mechanism)
+        at = _check.real("epsilon", epsilon, LEAST_EPSILON, most, advice="Proofs are for this range.")
         return _at_epsilon(mechanism, at, width)
 
 
@@ -102,6 +104,10 @@ def _at_epsilon(mechanism: Mechanism, epsilon: float, width: float) -> Certifica
     if isinstance(run, Bins):
         return _one_epoch(mechanism, run, epsilon, width)
     return _composed(mechanism, run, epsilon)
+
+
+def _most_epsilon(mechanism: Mechanism) -> float:
+    return MOST_EPSILON if isinstance(bins_of(mechanism), Bins) else MOST_COMPOSED_EPSILON
 
 
 def _truncated(mechanism: Mechanism, epsilon: float, width: float) -> Certificate:
@@ -179,6 +185,7 @@ def _part(found: Enclosure, digits: int, spare: Fraction, other: dict[str, Any])
 
 def _at_delta(mechanism: Mechanism, delta: float, width: float) -> Certificate:
     start = float(mechanism.epsilon(delta).upper)
+    _check.real("the ε of this δ", start, 0.0, _most_epsilon(mechanism), advice="Ask for another δ.")
     truncated = mechanism.sampler.max_batch_size is not None
     run = () if truncated else bins_of(mechanism)
     if truncated or isinstance(run, Bins):
@@ -202,7 +209,6 @@ def _raised(prove: Callable[[float], Certificate], start: float, delta: float) -
     """The first of some ε, from the accountant's on, whose δ is proved to be at most the one asked for."""
     for more in _RAISE:
         epsilon = max(start * (1 + more), LEAST_EPSILON)
-        _check.real("the ε of this δ", epsilon, LEAST_EPSILON, MOST_EPSILON, advice="Ask for another δ.")
         made = prove(epsilon)
         if Fraction(made.upper) <= Fraction(delta):
             return replace(made, target_delta=delta)
