@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.huggingface.privacy_unit import unit_of
+from ballsbins.training.huggingface.plan import unit_of
 
 
 def test_language_models_must_say_what_a_row_is(tiny, tmp_path):

@@ -11,7 +11,7 @@ from transformers import DataCollatorWithFlattening
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.huggingface import refusals, versions
+from ballsbins.training.huggingface import refusals, require_versions
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_a_search_of_hyperparameters_is_refused(tiny, tmp_path):
 
 def test_other_versions_are_refused(monkeypatch):
     real = metadata.version
-    versions.require_versions()
+    require_versions()
     for name, other in (("transformers", "5.23.0"), ("accelerate", "2.0.1"), ("peft", "0.20.0")):
         monkeypatch.setattr(
             metadata, "version", lambda asked, n=name, o=other: o if asked == n else real(asked)
         )
         with pytest.raises(InvalidInputError, match=f"the version of {name} is '{other}'.*pip install"):
-            versions.require_versions()
+            require_versions()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from transformers import BertForSequenceClassification
 from ballsbins import BallsAndBins, Key, Mechanism, new_key
 from ballsbins.errors import InvalidInputError, RunError, SecretError
 from ballsbins.report import Card
-from ballsbins.training.huggingface.pieces import Pieces
+from ballsbins.training.huggingface.batches import Pieces
 
 STEPS, EPOCHS = 4, 2
 MECHANISM = Mechanism(BallsAndBins(STEPS), 0.5, epochs=EPOCHS)

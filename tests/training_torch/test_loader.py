@@ -43,7 +43,7 @@ def private(mechanism, dataset, **options):
 
     def step():
         optimizer.zero_grad()
-        model(torch.ones(max(loader._run.examples_of_batch(), 1), 1)).sum().backward()
+        model(torch.ones(max(loader._run.examples_of_batch(), 1), 1)).mean().backward()
         optimizer.step()
 
     return loader, step

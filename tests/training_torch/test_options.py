@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism
 from ballsbins.errors import RunError
-from ballsbins.training.torch import make_private, private_training
+from ballsbins.training.torch import make_private, ranks
 
 STEPS, EXAMPLES, CLIP = 4, 24, 0.5
 MECHANISM = Mechanism(BallsAndBins(STEPS), noise_multiplier=1.0)
@@ -175,7 +175,7 @@ def test_what_cannot_be_right_is_refused(monkeypatch):
     class Sharded(nn.Sequential):
         pass
 
-    monkeypatch.setattr(private_training, "FSDPModule", Sharded)
+    monkeypatch.setattr(ranks, "FSDPModule", Sharded)
     with pytest.raises(InvalidInputError, match=r"FSDP gives every process a share.*DifferentiallyPrivate"):
         private(Sharded(nn.Linear(6, 3)), images())
 

@@ -22,7 +22,9 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Shuffle
 
 
 def run_items(card: Card, claim: Bound) -> tuple[Item, ...]:
-    clip = "not stated; ε does not depend on it" if card.clip_norm is None else stated(card.clip_norm)
+    clip = card.details.get("clip_norms", "not stated; ε does not depend on it")
+    if card.clip_norm is not None:
+        clip = stated(card.clip_norm)
     items = [
         Item("Algorithm", "DP-SGD: clip each example's gradient, sum, add Gaussian noise, divide, step."),
         Item("Batches", _sampling(card)),

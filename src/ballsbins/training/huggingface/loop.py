@@ -22,12 +22,11 @@ from transformers.pytorch_utils import Conv1D
 
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
-from ballsbins.training.huggingface.lookups import OneRowPerExample
+from ballsbins.training.huggingface.batches import OneRowPerExample, Piece, Pieces, Shapes, drawn_from
 from ballsbins.training.huggingface.losses import ExampleLosses, Loss
-from ballsbins.training.huggingface.own_gradient import require_own_gradients
-from ballsbins.training.huggingface.pieces import Piece, Pieces, Shapes, drawn_from
-from ballsbins.training.huggingface.privacy_unit import require_not_packed
+from ballsbins.training.huggingface.plan import require_not_packed
 from ballsbins.training.torch import BallsBinsLoader, make_private
+from ballsbins.training.torch.example_check import require_own_gradients
 from ballsbins.training.torch.ghost_clipping import linear_norms
 
 NOT_PRIVATE = "_not_private"  # ends the names of logged values that no noise covers
@@ -140,6 +139,7 @@ class PrivateLoop(Trainer):
         )
         if ghost:
             made[0].NORM_SAMPLERS[Conv1D] = linear_norms
+        made[1].passes.watch = None  # `_check_one_example` looks at the model as well as at the loss
         return _Private(made[0], made[1], made[2] if ghost else None, made[-1], lookups)
 
     def _columns_removed(self, dataset: Any) -> tuple[Any, Any]:

@@ -18,11 +18,10 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.report import Card
 from ballsbins.samplers import Key
 from ballsbins.training.huggingface import refusals
+from ballsbins.training.huggingface.batches import Shapes
 from ballsbins.training.huggingface.loop import PrivateLoop, TrueEpoch
 from ballsbins.training.huggingface.losses import kind_of, loss_for, loss_from
-from ballsbins.training.huggingface.pieces import Shapes
-from ballsbins.training.huggingface.plan import columns_of, mechanism_for, rows_of
-from ballsbins.training.huggingface.privacy_unit import not_covered_by, unit_of
+from ballsbins.training.huggingface.plan import columns_of, mechanism_for, not_covered_by, rows_of, unit_of
 
 
 class PrivateTrainer(PrivateLoop):

@@ -10,7 +10,7 @@ its batch, and from a batch of that example alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,17 +64,73 @@ def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
         )
 
 
+def require_own_gradients(
+    model: Any, batch: Mapping[str, Any], losses_of: Callable[[Mapping[str, Any]], torch.Tensor]
+) -> None:
+    """Refuse a model or a loss in which other examples change the gradient of the first one.
+
+    Dropout is off meanwhile: its masks depend on the shape of a batch.
+
+    Args:
+        model: the model, whose hooks are disabled.
+        batch: what a collator gave.
+        losses_of: computes one loss for each example of such a batch.
+
+    Raises:
+        RunError: the gradients differ, or there is not one loss for each example.
+    """
+    rows = max((len(value) for value in batch.values() if isinstance(value, torch.Tensor)), default=0)
+    if rows < 2:
+        return
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    model.eval()
+    try:
+        found = []
+        for part, expected in ((batch, rows), (alone(batch, 0, rows), 1)):
+            losses = losses_of(part)
+            if len(losses) != expected:
+                raise RunError(
+                    "The loss does not give as many values as the batch has rows: it must give one for each example. "
+                    "Sum or average what belongs to one example."
+                )
+            found.append(gradient_of(losses[0], parameters))
+        require_own_gradient(*found)
+    finally:
+        model.train()
+
+
+def alone(batch: Mapping[str, Any], row: int, rows: int) -> dict[str, Any]:
+    """One row of a batch, without the padding that it has for the sake of others."""
+    mask = batch.get("attention_mask")
+    kept = None
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2 and bool(mask[row].any()):
+        kept = mask[row].nonzero()[:, 0]
+    found = {}
+    for name, value in batch.items():
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or len(value) != rows:
+            found[name] = value
+            continue
+        own = value[row : row + 1]
+        if kept is not None and own.dim() >= 2 and mask is not None and own.shape[1] == mask.shape[1]:
+            own = own[:, int(kept[0]) : int(kept[-1]) + 1]
+        found[name] = own.contiguous()
+    return found
+
+
 class WatchedLoss:
     """A criterion of the user's, in hooks mode: it is what it was, and sometimes one example is looked at alone."""
 
-    def __init__(self, criterion: Any, loss_reduction: str, is_time: Callable[[], bool]) -> None:
+    def __init__(
+        self, criterion: Any, loss_reduction: str, is_due: Callable[[], bool], saw: Callable[[], None]
+    ) -> None:
         """Watch a criterion that takes outputs and targets with one row for each example."""
-        self._criterion, self._reduction, self._is_time = criterion, loss_reduction, is_time
+        self._criterion, self._reduction, self._is_due, self._saw = criterion, loss_reduction, is_due, saw
 
     def __call__(self, outputs: torch.Tensor, *targets: Any, **options: Any) -> Any:
         """Compute the loss."""
-        if torch.is_grad_enabled() and outputs.requires_grad and len(outputs) > 1 and self._is_time():
+        if torch.is_grad_enabled() and outputs.requires_grad and len(outputs) > 1 and self._is_due():
             self._look(outputs.detach(), targets, options)
+            self._saw()
         return self._criterion(outputs, *targets, **options)
 
     def __getattr__(self, name: str) -> Any:

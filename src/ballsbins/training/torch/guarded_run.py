@@ -22,6 +22,7 @@ from ballsbins.samplers import Batches, Key
 from ballsbins.training.grid import Grid
 from ballsbins.training.machine_check import MachineCheck
 from ballsbins.training.torch.accountant import StepCount, mechanism_of
+from ballsbins.training.torch.clip_norms import ClipNorms
 from ballsbins.training.torch.ledger import Ledger
 from ballsbins.training.torch.noise_binding import Replay, fresh_nonce, mark_of, nonce_domain
 
@@ -56,7 +57,7 @@ class GuardedRun(StepCount):
         mechanism: Mechanism,
         num_examples: int,
         key: Key,
-        clip_norm: float,
+        clip_norms: ClipNorms,
         *,
         rank: int,
         world_size: int,
@@ -68,7 +69,7 @@ class GuardedRun(StepCount):
         one more, for which Accelerate's loaders look whether it is the last.
         """
         super().__init__(mechanism)
-        self.num_examples, self.clip_norm = num_examples, clip_norm
+        self.num_examples, self.clip_norms = num_examples, clip_norms
         self.rank, self.world_size, self.lookahead = rank, world_size, lookahead
         self._master = key
         self.key = key.for_run()
@@ -80,6 +81,7 @@ class GuardedRun(StepCount):
         self.machine: MachineCheck | None = None  # None under ghost clipping
         self.devices: set[str] = set()  # where sums were computed
         self._uncovered: list[str] = []  # why sums of earlier processes, or of this one, are not covered
+        self._vouched: list[str] = []  # what the operator says and nobody can check
         self._noised = -1  # the last step for which noise was drawn
         self._last_noise: str | None = ""  # public: tells which noise the last step had
         self._drawn = 0  # position after the last batch drawn from the sampler
@@ -245,8 +247,16 @@ class GuardedRun(StepCount):
         reasons = tuple(dict.fromkeys((*self._uncovered, *here)))
         return FloatingPoint(device, None if reasons else self.grid.eta, reasons, _TESTED)
 
+    def vouch(self, words: str) -> None:
+        """Put on the card what the operator says and nobody can check."""
+        if words not in self._vouched:
+            self._vouched.append(words)
+
     def not_covered(self) -> tuple[str, ...]:
-        """What resuming leaves open, in words for the card."""
+        """What is the operator's word, and what resuming leaves open; for the card."""
+        return (*self._vouched, *self._left_open())
+
+    def _left_open(self) -> tuple[str, ...]:
         if not self.resumed:
             return ()
         if self.ledger is None:
@@ -271,6 +281,7 @@ class GuardedRun(StepCount):
             "last_noise": noise,
             "devices": sorted(self.devices),
             "uncovered": list(self.floating_point().not_covered) if self.steps_taken else [],
+            "vouched": list(self._vouched),
         }
 
     def drawn_state_dict(self) -> dict[str, Any]:
@@ -319,6 +330,8 @@ class GuardedRun(StepCount):
         self._last_noise = state["last_noise"]
         self.devices |= set(map(str, state["devices"]))
         self._uncovered = list(dict.fromkeys((*self._uncovered, *map(str, state["uncovered"]))))
+        for words in state.get("vouched", ()):
+            self.vouch(str(words))
         self._epoch = None
         self._begun = self._drawn = self.steps_taken
         self._given, self._exhausted = None, False

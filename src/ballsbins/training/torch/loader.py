@@ -145,10 +145,12 @@ class BallsBinsLoader(DataLoader[Any]):
                 f"checkpoint. Each has noise of {run.mechanism.noise_multiplier!r} times the clip norm. The claim "
                 f"counts all of them: it is that of a run with the noise multiplier divided by √{times}."
             )
+        if run.clip_norms.single is None:
+            details["clip_norms"] = run.clip_norms.in_words()
         return Card(
             mechanism,
             delta,
-            clip_norm=run.clip_norm,
+            clip_norm=run.clip_norms.single,
             num_examples=run.num_examples,
             planned=None if mechanism == run.accounted else run.accounted,
             metrics=dict(metrics or {}),

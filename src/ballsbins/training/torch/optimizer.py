@@ -1,92 +1,51 @@
 """Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key.
 
 `summed_grad` of every parameter holds integers, as float64: the sum of clipped gradients in units of the run's grid.
-
-`watch_layers` refuses what Opacus does not see: layers in which examples meet, or that change without noise.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.noise.draw import NoiseAhead
 from ballsbins.training.grid import Grid
 from ballsbins.training.torch.clipped_sums import COARSE, clipped_sum, on_grid, write_gradients
 from ballsbins.training.torch.guarded_run import GuardedRun
-
-_TABLES = (nn.Embedding, nn.EmbeddingBag)
-
-
-def watch_layers(model: nn.Module) -> TrainingPasses:
-    """Refuse tables that are changed by being looked up, and have norms of batches refused as soon as they compute.
-
-    Opacus looks only at layers with parameters to train. A batch norm without any still mixes the examples of a batch
-    and keeps their means; frozen for good, with `eval()`, it does neither.
-    """
-    for name, layer in model.named_modules():
-        if isinstance(layer, _TABLES):
-            for option in ("max_norm", "scale_grad_by_freq"):
-                _require_off(f"{option} of the layer {name!r}", getattr(layer, option))
-        elif isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats):
-            layer.register_forward_pre_hook(_refuse_norm_of_batch)
-    passes = TrainingPasses()
-    model.register_forward_pre_hook(passes)
-    return passes
-
-
-class TrainingPasses:
-    """Counts how often a model is called to be trained; a copy of the model counts for itself."""
-
-    def __init__(self) -> None:
-        """Start at none."""
-        self.count = 0
-
-    def __call__(self, model: nn.Module, inputs: Any) -> None:
-        """Before a forward pass."""
-        self.count += model.training and torch.is_grad_enabled()
-
-
-def _require_off(name: str, value: Any) -> None:
-    if value:
-        raise InvalidInputError(
-            name,
-            value,
-            "left out",
-            "A lookup then changes the table, or an example scales the gradients of others: no noise hides that.",
-        )
-
-
-def _refuse_norm_of_batch(layer: nn.Module, inputs: Any) -> None:
-    if layer.training or layer.running_mean is None:
-        raise RunError(
-            f"{type(layer).__name__} computes means over the batch: examples are mixed, and one moves the gradients "
-            "of all others. Replace it (ModuleValidator.fix(model), GroupNorm, LayerNorm), or keep it frozen: eval() "
-            "on this layer after every model.train()."
-        )
-
+from ballsbins.training.torch.watched_model import TrainingPasses
 
 RUN = "ballsbins"  # where the state of the run is in a saved optimizer
+_OTHER_NOISE = (
+    "Leave it as it is, and use no scheduler for it. For other noise in later epochs end this run with its last "
+    "epoch and give its model and optimizer to make_private again, with the next Mechanism; Total adds up both."
+)
+_OTHER_CLIP = (
+    "Leave it as it is, and use no scheduler for it. For a schedule give make_private(max_grad_norm=…) a function of "
+    "the number of the step."
+)
+_PUBLIC_DATA = (
+    "That the inputs of public passes depended on no example of the data set: by the word of the operator"
+)
 
 
 class _Guarded:
     """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
 
     run: GuardedRun
-    grid: Grid
+    steady_grid: Grid  # of the first step; clip norms may change it
     noise: NoiseAhead
-    limits: list[float] | None  # norms to clip parameters to, if each is clipped by itself
     module: Any  # the model as Opacus wraps it
     rows: int  # of per-example gradients that were clipped and summed for the next step
     finite: bool  # whether they all were
     passes: TrainingPasses  # forward passes since the last call of `step`
+    takes_public_passes: bool
     clipped: list[tuple[Any, int]] | None  # gradients and their versions, as ghost clipping left them
     params: list[Any]
     grad_samples: list[Any]
@@ -96,6 +55,14 @@ class _Guarded:
     _step_skip_queue: list[bool]
     _is_last_step_skipped: bool
 
+    @property
+    def grid(self) -> Grid:
+        """The grid of the next step: its unit is proportional to the clip norm."""
+        norm = self.run.clip_norms.at(self.run.steps_taken)
+        if norm != self.steady_grid.clip_norm:
+            self.steady_grid = replace(self.steady_grid, clip_norm=norm)
+        return self.steady_grid
+
     def clip_and_accumulate(self) -> None:
         """Clip every example, round it to the grid and sum (with hooks)."""
         self._require_one_pass()
@@ -104,8 +71,10 @@ class _Guarded:
         for parameter in parameters:
             _check_processed_flag(parameter.grad_sample)
             _mark_as_processed(parameter.grad_sample)
+        if self.passes.watch is not None:
+            self.passes.watch.require(len(samples[0]))
         self.rows += len(samples[0])
-        self._add(clipped_sum(samples, self.grid, self.limits) or [None] * len(parameters))
+        self._add(clipped_sum(samples, self.grid, self.run.clip_norms.limits) or [None] * len(parameters))
 
     def accumulate(self) -> None:
         """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
@@ -151,27 +120,61 @@ class _Guarded:
         return self.run.steps_taken & (self.run.steps_taken - 1) == 0
 
     def _require_one_pass(self) -> None:
-        passes, self.passes.count = self.passes.count, 0
+        passes, have_equal_rows = self.passes.take()
         if passes > 1:
             self.run.require_batch()  # says it better where the calls were for several batches
             raise RunError(
                 f"The model was called {passes} times for one step. Opacus adds up the gradients of such calls row "
                 "by row, and if an example is not in the same row of each it is clipped with others and counts "
                 "twice. Call the model once: give it both inputs, and let its forward() use its layers on each. "
-                "Evaluate under torch.no_grad()."
+                "Call it inside `with optimizer.public_pass():` on data that depends on no example, such as what a "
+                "GAN generates from random numbers. Evaluate under torch.no_grad()."
             )
+        if not have_equal_rows:
+            raise RunError(
+                "The passes of this step had different numbers of rows. Every example needs one row of public data: "
+                "draw as many as the batch has examples, torch.randn(len(batch), …); otherwise leaving one example "
+                "out would change with what others are clipped."
+            )
+
+    @contextmanager
+    def public_pass(self) -> Iterator[None]:
+        """Call the model inside on data that depends on no example of the data set, as the discriminator of a GAN.
+
+        You vouch for it, and the card says so: such data comes from random numbers and from released parameters
+        alone. It must have as many rows as the batch; what row i adds to the gradient is clipped together with the
+        i-th example, to C as ever. The loss of the step is the sum of both losses, and goes backward once. What
+        happens between steps, as for the generator, must not depend on the size of the batch, which is secret; call
+        `zero_grad` after it.
+
+        Raises:
+            RunError: the mode is "ghost" or "ew", which know one call for each step.
+        """
+        if not self.takes_public_passes:
+            raise RunError(
+                "public_pass works with grad_sample_mode='hooks' and 'functorch', which add up the gradients of "
+                "several calls for each example; the mode of this run does not. Choose one of these in make_private."
+            )
+        with self.passes.public():
+            yield
+        self.run.vouch(_PUBLIC_DATA)
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear gradients, and forget of which losses they were."""
+        self.passes.forget_gradients()
+        super().zero_grad(set_to_none)  # type: ignore[misc]
 
     def add_noise(self) -> None:
         """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
         examples = self._require_ranks_in_step()
         self.run.require_batch()
-        self._require_unchanged(
-            "noise_multiplier", self.noise_multiplier, self.run.mechanism.noise_multiplier
-        )
+        planned = self.run.mechanism.noise_multiplier
+        self._require_unchanged("noise_multiplier", self.noise_multiplier, planned, _OTHER_NOISE)
         # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
-        self._require_unchanged("max_grad_norm", self.max_grad_norm, self.run.clip_norm)
-        own = getattr(self.module, "max_grad_norm", self.run.clip_norm)
-        self._require_unchanged("max_grad_norm of the model", own, self.run.clip_norm)
+        clip = self.run.clip_norms.at(0)
+        self._require_unchanged("max_grad_norm", self.max_grad_norm, clip, _OTHER_CLIP)
+        own = getattr(self.module, "max_grad_norm", clip)
+        self._require_unchanged("max_grad_norm of the model", own, clip, _OTHER_CLIP)
         self._require_rows(examples)
         parameters = self.params
         require_precise(parameters)
@@ -250,11 +253,10 @@ class _Guarded:
                 "grid. Take more steps per epoch, or a sampler with max_batch_size."
             )
 
-    def _require_unchanged(self, name: str, value: float, planned: float) -> None:
+    def _require_unchanged(self, name: str, value: float, planned: float, advice: str) -> None:
         if value != planned:
             raise RunError(
-                f"optimizer.{name} is {value!r}, but {planned!r} is what the run was planned with. "
-                "Leave it as it is, and use no scheduler for it."
+                f"optimizer.{name} is {value!r}, but {planned!r} is what the run was planned with. {advice}"
             )
 
     def _refuse_not_finite(self) -> None:
@@ -271,8 +273,9 @@ class _Guarded:
 
         Opacus would keep their sum and the signals it had queued, and count those examples twice.
         """
-        self.rows = self.passes.count = 0
-        self.finite = True
+        self.passes.take()
+        self.passes.forget_gradients()
+        self.rows, self.finite = 0, True
         self._step_skip_queue.clear()
         self._is_last_step_skipped = False
         for parameter in self.params:
@@ -318,7 +321,7 @@ def guard(optimizer: Any, module: Any, run: GuardedRun, grid: Grid, passes: Trai
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
     optimizer.__class__ = _classes[kind]
     optimizer.run, optimizer.module, optimizer.passes = run, module, passes
-    optimizer.grid, optimizer.noise = grid, NoiseAhead()
-    optimizer.rows, optimizer.finite, optimizer.clipped, optimizer.limits = 0, True, None, None
+    optimizer.steady_grid, optimizer.noise = grid, NoiseAhead()
+    optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
     run.forget_pieces = optimizer.forget_pieces
     optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank

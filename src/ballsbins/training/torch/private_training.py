@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import DPOptimizer
 from opacus.validators.errors import UnsupportedModuleError
 from torch import nn, optim
-from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from ballsbins import _check
@@ -25,6 +24,7 @@ from ballsbins.noise.draw import require_right_noise
 from ballsbins.samplers import Key, Sampler, as_key
 from ballsbins.training.grid import Grid
 from ballsbins.training.torch.accountant import NAME, BallsBinsAccountant
+from ballsbins.training.torch.clip_norms import ClipNorms
 from ballsbins.training.torch.clipped_sums import EXCESS
 from ballsbins.training.torch.example_check import WatchedLoss
 from ballsbins.training.torch.ghost_clipping import CheckedLoss, use_precise_norms
@@ -34,8 +34,14 @@ from ballsbins.training.torch.loader import BallsBinsLoader
 from ballsbins.training.torch.machine_check import check_torch
 from ballsbins.training.torch.noise_binding import Replay
 from ballsbins.training.torch.opacus_calls import answers_opacus_calls
-from ballsbins.training.torch.optimizer import guard, require_precise, watch_layers
+from ballsbins.training.torch.optimizer import guard, require_precise
+from ballsbins.training.torch.ranks import ranks_of, require_one_run
+from ballsbins.training.torch.traced_loss import LossWatch
+from ballsbins.training.torch.watched_model import TrainingPasses, watch_layers
 
+_OWN_LOSS = (
+    "That the loss is one value per example and divides by nothing of the batch: by the word of the operator"
+)
 MODES = ("hooks", "functorch", "ew", "ghost")  # but for the last all have the gradient of every example
 
 
@@ -46,12 +52,13 @@ def make_private(
     optimizer: optim.Optimizer,
     dataset: Dataset[Any],
     *,
-    max_grad_norm: float | Sequence[float],
+    max_grad_norm: float | Sequence[float] | Callable[[int], float],
     key: Key | bytes | int,
     epsilon: float | None = None,
     delta: float | None = None,
     epochs: int | None = None,
     criterion: Any = None,
+    loss_is_per_example: bool = False,
     grad_sample_mode: str = "hooks",
     batch_first: bool = True,
     loss_reduction: str = "mean",
@@ -72,18 +79,23 @@ def make_private(
     Args:
         mechanism: sampler, noise multiplier and epochs; or a sampler alone, such as `BallsAndBins.for_batch_size`
             gives, and with `epsilon`, `delta` and `epochs` the least noise for that target.
-        model: float32 or float64 parameters.
-        optimizer: over the parameters of the model.
+        model: float32 or float64 parameters; or the model that an earlier run made private, to go on training it in a
+            run of its own, with other noise. `Total` adds up what all runs cost.
+        optimizer: over the parameters of the model; or that of the earlier run.
         dataset: with a length and examples by index.
         max_grad_norm: C, the norm to clip to, above 0. A sequence, one norm for each parameter that the optimizer
-            trains, clips per layer: C is then the root of the sum of their squares.
+            trains, clips per layer: C is then the root of the sum of their squares. A function of the number of the
+            step is a schedule, and the noise follows it: it is computed for all steps at once, here.
         key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
             experiments.
         epsilon: the ε to stay within, if a sampler is given.
         delta: the δ at which ε is meant, if a sampler is given.
         epochs: how often the data is passed, if a sampler is given; 1 if left out.
-        criterion: the loss. With "ghost" it is required; with "hooks" it is checked: other examples must not change
-            what it sends back to one.
+        criterion: the loss. With "ghost" it is required. In the other modes other examples must not change what the
+            loss sends back to one, and that is checked at steps 0, 1, 2, 4 and so on: by recording what the loop does
+            with the outputs of the model, or by calling this criterion with one example.
+        loss_is_per_example: say True if the loss cannot be checked and you know that it is one value for each
+            example and divides by nothing of the batch. The card then says that this is your word.
         grad_sample_mode: "hooks", "functorch" and "ew", which cover floating point, or "ghost", which does not and
             needs less memory.
         batch_first: False if examples are along the second dimension of what the model gets, as in (time, batch).
@@ -121,21 +133,22 @@ def make_private(
         True
     """
     mechanism = _planned(mechanism, epsilon, delta, epochs)
+    model, optimizer = _plain(model, optimizer)
     _check_mode(grad_sample_mode, criterion)
     require_right_noise()
     _check_fingerprint(data_fingerprint)
     _check_lost_steps(lost_steps, ledger)
     num_examples = _size(dataset, mechanism)
     accountant, engine = _accountant(engine)
-    rank, world_size = _ranks(model)
+    rank, world_size = ranks_of(model)
     workers = int(loader_options.get("num_workers", 0))
     ahead = (loader_options.get("prefetch_factor") or 2) * workers + 1
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     trained = [parameter for parameter in trained if parameter.requires_grad]
     require_precise(trained)
-    clip_norm, limits = _clip_norms(max_grad_norm, len(trained), grad_sample_mode)
+    norms = ClipNorms.of(max_grad_norm, len(trained), grad_sample_mode, mechanism.total_steps)
     run = GuardedRun(
-        mechanism, num_examples, as_key(key), clip_norm, rank=rank, world_size=world_size, lookahead=ahead
+        mechanism, num_examples, as_key(key), norms, rank=rank, world_size=world_size, lookahead=ahead
     )
     run.normaliser = run.expected_batch_size if loss_reduction == "mean" else 1.0
     run.grid = grid = _grid(run, sum(parameter.numel() for parameter in trained), grad_sample_mode)
@@ -146,12 +159,14 @@ def make_private(
                 f"Floating point is not covered on this machine: {'; '.join(run.machine.failures)}. Train on another "
                 "machine, or go on with allow_uncovered=True: the card will say that floating point is not covered."
             )
-    _require_one_run(run, loss_reduction, data_fingerprint)
+    require_one_run(run, loss_reduction, data_fingerprint)
     if data_fingerprint is not None:
-        run.replay = _replay(run, model, data_fingerprint, grad_sample_mode, loss_reduction, limits)
+        run.replay = _replay(run, model, data_fingerprint, grad_sample_mode, loss_reduction)
     if ledger is not None and rank == 0:
         run.ledger = Ledger(ledger, run.key.commitment(), mechanism, lost_steps)
-    passes = watch_layers(model)
+    watch_layers(model)
+    passes = TrainingPasses(0 if batch_first else 1)
+    passes.handles.append(model.register_forward_pre_hook(passes.before))
     loader = BallsBinsLoader(dataset, run, accountant, **loader_options)
     accountant.configure(run)
     try:
@@ -161,7 +176,7 @@ def make_private(
             data_loader=loader,
             criterion=criterion if criterion is not None else nn.CrossEntropyLoss(),
             noise_multiplier=mechanism.noise_multiplier,
-            max_grad_norm=clip_norm,
+            max_grad_norm=norms.at(0),
             loss_reduction=loss_reduction,
             poisson_sampling=False,  # leaves the loader as it is; the batches are ours
             grad_sample_mode=grad_sample_mode,
@@ -177,14 +192,20 @@ def make_private(
     private_model, private_optimizer = made[0], made[1]
     private_optimizer.attach_step_hook(accountant.get_optimizer_hook_fn(sample_rate=run.sample_rate))
     guard(private_optimizer, private_model, run, grid, passes)
-    private_optimizer.limits = limits
+    private_optimizer.takes_public_passes = grad_sample_mode in ("hooks", "functorch")
+    passes.handles.append(private_model.register_forward_hook(passes.after, with_kwargs=True))
     if grad_sample_mode == "ew":
         private_model.register_forward_pre_hook(_refuse_accumulation)
     if grad_sample_mode == "ghost":
         made[2].__class__ = CheckedLoss
         use_precise_norms(private_model)
-    elif criterion is not None:
-        return *made[:2], WatchedLoss(criterion, loss_reduction, private_optimizer.is_time_to_check), made[-1]
+        return made
+    if loss_is_per_example:
+        run.vouch(_OWN_LOSS)
+        return made if criterion is None else (*made[:2], criterion, made[-1])
+    passes.watch = watch = LossWatch(loss_reduction, private_optimizer.is_time_to_check)
+    if criterion is not None:
+        return *made[:2], WatchedLoss(criterion, loss_reduction, watch.is_due, watch.saw), made[-1]
     return made
 
 
@@ -196,9 +217,13 @@ def _grid(run: GuardedRun, count: int, mode: str) -> Grid:
     # Larger batches have a probability below e⁻⁴⁰ (Bernstein); each step is checked all the same.
     likely = min(run.num_examples, math.ceil(mean + 10.0 * math.sqrt(mean) + 40.0))
     rows = limit or max(likely, min(run.num_examples, Grid.most_rows(noise)))
-    if mode != "ghost":  # every example is rounded by itself
-        return Grid(noise, run.clip_norm, rows, EXCESS, 0, count)
-    return Grid(noise, run.clip_norm, rows, 0.0, count)
+    # With hooks every example is rounded by itself.
+    excess, dense, scattered = (0.0, count, 0) if mode == "ghost" else (EXCESS, 0, count)
+    *_, grid = (
+        Grid(noise, norm, rows, excess, dense, scattered)
+        for norm in (max(run.clip_norms.steps), min(run.clip_norms.steps), run.clip_norms.at(0))
+    )
+    return grid
 
 
 def _refuse_accumulation(model: nn.Module, inputs: Any) -> None:
@@ -207,23 +232,6 @@ def _refuse_accumulation(model: nn.Module, inputs: Any) -> None:
     waiting = any(getattr(parameter, "grad_sample", None) is not None for parameter in model.parameters())
     if waiting and model.training and torch.is_grad_enabled():
         raise RunError(f"The model was called again before the step of its batch was taken. {SKIPPED}")
-
-
-def _clip_norms(given: Any, parameters: int, mode: str) -> tuple[float, list[float] | None]:
-    """C, and the norms of the parameters if each is clipped by itself."""
-    advice = "It is the norm to clip gradients to."
-    if not isinstance(given, Sequence):
-        return _check.real("max_grad_norm", given, 0.0, open_left=True, advice=advice), None
-    limits = [_check.real("max_grad_norm", each, 0.0, open_left=True, advice=advice) for each in given]
-    if mode == "ghost":
-        advice = (
-            "Ghost clipping has one factor for an example: give one norm, or use grad_sample_mode='hooks'."
-        )
-        raise InvalidInputError("max_grad_norm", limits, "one number for grad_sample_mode='ghost'", advice)
-    if len(limits) != parameters:
-        advice = "Give one norm for each parameter that the optimizer trains, in its order."
-        raise InvalidInputError("the number of norms in max_grad_norm", len(limits), f"{parameters}", advice)
-    return math.hypot(*limits), limits
 
 
 def _device(parameters: list[Any]) -> str:
@@ -242,14 +250,13 @@ def _replay(
     fingerprint: str,
     mode: str,
     loss_reduction: str,
-    limits: list[float] | None,
 ) -> Replay:
     trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
     fixed = [value for value in (*model.parameters(), *model.buffers()) if id(value) not in trained]
     plan = {
         "sampler": run.mechanism.sampler.to_dict(),
         "noise_multiplier": run.mechanism.noise_multiplier,
-        "max_grad_norm": run.clip_norm if limits is None else limits,
+        "max_grad_norm": run.clip_norms.plan,
         "num_examples": run.num_examples,
         "mode": mode,
         "loss_reduction": loss_reduction,
@@ -302,6 +309,25 @@ def _planned(given: Any, epsilon: float | None, delta: float | None, epochs: int
     return given  # type: ignore[no-any-return]
 
 
+def _plain(model: Any, optimizer: Any) -> tuple[nn.Module, optim.Optimizer]:
+    """Give a model and an optimizer without what an earlier run wrapped them in."""
+    if isinstance(optimizer, DPOptimizer):
+        for handle in optimizer.passes.handles if hasattr(optimizer, "passes") else ():
+            handle.remove()
+        optimizer = optimizer.original_optimizer
+    if isinstance(model, AbstractGradSampleModule):
+        model = model.to_standard_module()
+    if hasattr(model, "autograd_grad_sample_hooks"):
+        raise InvalidInputError(
+            "model",
+            type(model).__name__,
+            "one that no other run trains",
+            "It was made private before: give the model and the optimizer that make_private returned then, and that "
+            "run is over.",
+        )
+    return model, optimizer
+
+
 def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
     """The number of examples, which must be known and at least one a step."""
     if isinstance(dataset, DataLoader):
@@ -336,62 +362,3 @@ def _accountant(engine: PrivacyEngine | None) -> tuple[BallsBinsAccountant, Priv
             f"Make it with PrivacyEngine(accountant={NAME!r}): Poisson accounting of other batches is wrong.",
         )
     return accountant, engine
-
-
-def _require_one_run(run: GuardedRun, loss_reduction: str, fingerprint: str | None) -> None:
-    """Make all ranks the run of rank 0; refuse those with other keys or plans.
-
-    An example could otherwise be in two steps, or in none.
-    """
-    if run.world_size == 1:
-        return
-    mine = {
-        "the key's commitment": run.key.commitment(),
-        "the run of the key": run.given_run,
-        "the mechanism": repr(run.mechanism),
-        "the number of examples": run.num_examples,
-        "max_grad_norm": run.clip_norm,
-        "loss_reduction": loss_reduction,
-        "data_fingerprint": None if fingerprint is None else run.fingerprint_code(fingerprint),
-    }
-    found: list[Any] = [None] * run.world_size
-    torch.distributed.all_gather_object(found, mine)
-    for name, value in mine.items():
-        seen = [facts[name] for facts in found]
-        if any(other != seen[0] for other in seen):
-            raise InvalidInputError(
-                f"{name} on rank {run.rank}",
-                value,
-                f"the same on all ranks (here {seen})",
-                "Every rank draws its share of one and the same batch: give all of them the key of one file, with "
-                "Key.from_file, and the same plan. new_key() in each process makes as many keys.",
-            )
-    shared: list[Any] = [run.key.run, run.nonce]
-    torch.distributed.broadcast_object_list(shared, src=0)
-    run.share_with(*shared)
-
-
-def _ranks(model: nn.Module) -> tuple[int, int]:
-    """Give the rank of this process and the number of ranks, if the model is wrapped for several."""
-    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
-    world_size = torch.distributed.get_world_size() if initialised else 1
-    if isinstance(model, (FSDPModule, FullyShardedDataParallel)):
-        raise InvalidInputError(
-            "model",
-            type(model).__name__,
-            "not sharded",
-            "FSDP gives every process a share of each parameter, and no process the whole gradient of an example: "
-            "its norm, the sums and the noise would have to be put together from shares, which is not written. "
-            "Wrap the model in opacus.distributed.DifferentiallyPrivateDistributedDataParallel.",
-        )
-    if isinstance(model, (DifferentiallyPrivateDistributedDataParallel, DistributedDataParallel)):
-        return torch.distributed.get_rank(), world_size
-    if world_size > 1:
-        raise InvalidInputError(
-            "model",
-            type(model).__name__,
-            f"wrapped for the {world_size} processes that train",
-            "Wrap it in opacus.distributed.DifferentiallyPrivateDistributedDataParallel; unwrapped, every process "
-            "would release its own noisy sum of the same batches.",
-        )
-    return 0, 1

@@ -1,4 +1,4 @@
-"""A logical batch in pieces that fit in memory, each with randomness of its own.
+"""Batches as the model gets them: in pieces that fit in memory, with one row for each example in every lookup.
 
 `gradient_accumulation_steps` (G) and `per_device_train_batch_size` (b) are about memory here, not about privacy: each
 step has one batch of the mechanism, whose size is random. It is cut into chunks of at most b examples, which are
@@ -9,6 +9,11 @@ a seed that is public, and a batch that is padded to its longest example, they w
 on the shape. So every chunk draws from generators seeded with a number derived from the run's key. The generators of
 the process are put back afterwards: they do not advance with the sizes of batches, which are secret, and a checkpoint
 holds nothing of either. A resumed run draws the same masks.
+
+**Lookups.** BERT, DistilBERT and GPT-2 look their positions up once for the whole batch, with indices of shape (1,
+T), and rely on broadcasting; others expand a row without copying it. Opacus then finds one gradient for all examples,
+or none. Before such a lookup the indices are made (B, T) and contiguous here. The outputs are the same, and the model
+is not changed: everything is done by hooks, which `OneRowPerExample.remove` takes off.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from ballsbins.errors import RunError
 from ballsbins.samplers import Key
@@ -120,3 +126,40 @@ def drawn_from(key: Key, *domain: str | int) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])  # noqa: NPY002
+
+
+class OneRowPerExample:
+    """Hooks on a model and on its tables to train."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Put the hooks on."""
+        self._rows = 0
+        self._handles = [model.register_forward_pre_hook(self._count, with_kwargs=True)]
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Embedding) and layer.weight.requires_grad:
+                self._handles.append(layer.register_forward_pre_hook(self._expander(name)))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _count(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        self._rows = max((len(value) for value in tensors if value.dim()), default=0)
+
+    def _expander(self, name: str) -> Any:
+        def expand(layer: nn.Module, args: Any) -> Any:
+            if not args or not torch.is_grad_enabled() or not layer.training:
+                return None
+            ids = args[0]
+            broadcast = ids.dim() > 1 and len(ids) == 1
+            if not broadcast and len(ids) != self._rows:
+                raise RunError(
+                    f"The table {name!r} is looked up with indices of shape {tuple(ids.shape)}, which do not have "
+                    "one row for each example of the batch, so the gradient of one example cannot be told from those "
+                    f"of others. Freeze it: model.get_submodule({name!r}).requires_grad_(False)."
+                )
+            return ids.expand(self._rows, *ids.shape[1:]).contiguous(), *args[1:]
+
+        return expand
