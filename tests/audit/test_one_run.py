@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 from typer.testing import CliRunner
 
 from ballsbins import BallsAndBins, InvalidInputError, Mechanism, Shuffle, calibrate
@@ -35,12 +35,55 @@ def test_bound_without_delta_is_the_binomial_tail_by_enumeration():
         assert p_value(right, 8, 8, epsilon, 0.0) == pytest.approx(tail, rel=1e-12)
 
 
-def test_bound_with_delta_adds_the_largest_slope_of_the_tail():
-    q, right, guesses, canaries, delta = 0.8, 60, 70, 100, 1e-4
-    tail = [stats.binom.sf(v - 1, guesses, q) for v in range(right + 1)]
-    slope = max((tail[right - i] - tail[right]) / i for i in range(1, right + 1))
-    expected = tail[right] + 2 * canaries * delta * slope
-    assert p_value(right, guesses, canaries, math.log(4.0), delta) == pytest.approx(expected, rel=1e-9)
+def most_right_guesses(right, guesses, canaries, epsilon, delta):
+    """The largest P[W ≥ v] of any (ε, δ)-DP mechanism, by linear programming.
+
+    By symmetry (docs/audit.md) a mechanism is given by the probabilities h(k) of k right guesses. The other variables
+    are what neighbours differ by beyond the factor e^ε, if a guess is right here and wrong there, or the reverse.
+    """
+    size, factor = guesses, math.exp(epsilon)
+    count = 3 * size + 1
+    rows, limits = [], []
+    for k in range(1, size + 1):
+        up, down = np.zeros(count), np.zeros(count)
+        up[[k, k - 1, size + k]] = 1.0, -factor * (size - k + 1) / k, -1.0
+        down[[k - 1, k, 2 * size + k]] = 1.0, -factor * k / (size - k + 1), -1.0
+        rows += [up, down]
+        limits += [0.0, 0.0]
+    budget = np.zeros(count)
+    budget[size + 1 : 2 * size + 1] = np.arange(1, size + 1) / canaries
+    budget[2 * size + 1 :] = np.arange(size, 0, -1) / canaries
+    total = (np.arange(count) <= size)[None].astype(float)
+    goal = -((np.arange(count) >= right) & (np.arange(count) <= size)).astype(float)
+    found = optimize.linprog(
+        goal, A_ub=[*rows, budget], b_ub=[*limits, delta], A_eq=total, b_eq=[1.0], bounds=(0.0, None)
+    )
+    return -found.fun
+
+
+def test_bound_with_delta_is_what_the_worst_mechanism_attains():
+    """60 random cases, against linear programming: never below the worst, and equal to it where it is below ½."""
+    random = np.random.default_rng(1)
+    in_the_tail = 0
+    for _ in range(60):
+        guesses = int(random.integers(1, 21))
+        right, canaries = (
+            int(random.integers(guesses // 2, guesses)) + 1,
+            guesses + int(random.integers(0, 20)),
+        )
+        epsilon, delta = random.uniform(0.0, 2.0), 10.0 ** random.uniform(-4.0, -1.5)
+        worst = most_right_guesses(right, guesses, canaries, epsilon, delta)
+        bound = p_value(right, guesses, canaries, epsilon, delta)
+        assert worst <= bound + 1e-8
+        if bound < 0.5:
+            in_the_tail += 1
+            assert worst == pytest.approx(bound, rel=1e-5)
+            tail = [
+                stats.binom.sf(v - 1, guesses, 1.0 / (1.0 + math.exp(-epsilon))) for v in range(right + 1)
+            ]
+            slope = max((tail[right - i] - tail[right]) / i for i in range(1, right + 1))
+            assert bound <= tail[right] + 2 * canaries * delta * slope  # theorem 5.2 of the paper
+    assert in_the_tail > 15
 
 
 def right_guesses(random, trials, canaries, epsilon, delta):

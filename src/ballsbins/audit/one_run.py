@@ -13,15 +13,14 @@ probability at most q whatever happened before, and the number W of right ones a
 
     P[W ≥ v] ≤ P[B ≥ v],   B ~ Binomial(r, q).
 
-For (ε, δ)-DP the paper's theorem 5.2 adds what releases of small probability can give away, at most 2mδ guesses on
-average that are independent of B:
+For (ε, δ)-DP let f(k) = P[B ≥ k] and b(k) = P[B = k]. Then, as docs/audit.md derives,
 
-    P[W ≥ v] ≤ P[B ≥ v] + 2mδ·max_{i ≥ 1} P[v > B ≥ v − i]/i .
+    P[W ≥ v] ≤ f(v)·(1 + (mδ/v)·(1 − f(v))/b(v)) .
 
-The right side is the p-value of v right guesses (`p_value`). With c = 2mδ ≤ 1 and f(k) = P[B ≥ k] it is the largest,
-over i, of (1 − c/i)·f(v) + (c/i)·f(v − i), and each of these grows with ε. So `least_epsilon`, the ε up to which it
-is at most the error allowed, is found by halving an interval. The numbers of guesses are fixed beforehand: a few of
-them are tried, and share the error.
+The right side is the p-value of v right guesses (`p_value`), and some (ε, δ)-DP mechanism attains it. The ε up to
+which it is at most the error allowed is found by halving an interval (`least_epsilon`). That is right whether or not
+the p-value grows with ε, because a run that is (ε, δ)-DP is also (ε′, δ)-DP for ε′ > ε. The numbers of guesses are
+fixed beforehand: a few of them are tried, and share the error.
 
 **The score** of a canary is the likelihood ratio of `attacks`, of the observations x_t: what was released in step t,
 projected on the direction of the canary's clipped gradient, in units of the clip norm.
@@ -72,12 +71,16 @@ def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: floa
         0.0009765625
     """
     q = 1.0 / (1.0 + math.exp(-epsilon))
-    beta = float(stats.binom.sf(right - 1, guesses, q))
+    tail = float(stats.binom.sf(right - 1, guesses, q))
     if delta == 0.0 or right == 0:
-        return beta
-    below = np.cumsum(stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, q))
-    alpha = float((below / np.arange(1, right + 1)).max())
-    return min(1.0, beta + 2.0 * canaries * delta * alpha)
+        return tail
+    given = guesses, q
+    more = math.log(canaries * delta / right) + float(
+        stats.binom.logsf(right - 1, *given)
+        + stats.binom.logcdf(right - 1, *given)
+        - stats.binom.logpmf(right, *given)
+    )
+    return min(1.0, tail + math.exp(min(more, 0.0)))
 
 
 def least_epsilon(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
