@@ -233,7 +233,7 @@ def test_parameters_of_both_precisions_train_together(training, weighted):
     )  # fmt: skip
     for (inputs,) in loader:
         optimizer.zero_grad()
-        net(inputs).sum().backward()
+        net(inputs).mean().backward()
         optimizer.step()
     assert model.first.weight.grad.dtype == torch.float32
     assert model.second.weight.grad.dtype == torch.float64
@@ -252,7 +252,7 @@ def test_sums_that_could_overflow_are_refused(training, weighted):
 
 def test_a_batch_beyond_the_grid_stops(training, weighted):
     run = training(Mechanism(BallsAndBins(2), 1.0), weighted(100))
-    run.optimizer.grid = Grid(1.0, 1.0, 3, EXCESS, 0, run.optimizer.grid.scattered)
+    run.optimizer.steady_grid = Grid(1.0, 1.0, 3, EXCESS, 0, run.optimizer.grid.scattered)
     with pytest.raises(RunError, match="more examples than the 3 whose sum cannot overflow"):
         run.step(next(iter(run.loader)))
 

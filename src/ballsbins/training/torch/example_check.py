@@ -51,16 +51,16 @@ def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
         >>> require_own_gradient(torch.ones(2), 2 * torch.ones(2))
         Traceback (most recent call last):
         ...
-        ballsbins.errors.RunError: An example's gradient has norm 1.41421 within its batch and 2.82843 alone...
+        ballsbins.errors.RunError: An example's gradient within its batch differs from the one that it has alone...
     """
     apart, larger = float((within - alone).norm()), max(float(within.norm()), float(alone.norm()))
     if not apart <= TOLERANCE * larger + _NOTHING:
-        raise RunError(
-            f"An example's gradient has norm {float(within.norm()):.6g} within its batch and "
-            f"{float(alone.norm()):.6g} alone, and they differ by {apart:.3g}: other examples change it, and no "
-            "noise hides that. The loss must be one value for each example, which divides by nothing of the batch "
-            "(tokens, class weights, num_items_in_batch), and the model must not mix examples or see their padding "
-            "(give attention_mask and position_ids where the padding is on the left)."
+        raise RunError(  # without figures: they are of one example, and their quotient may be the size of the batch
+            "An example's gradient within its batch differs from the one that it has alone: other examples change it, "
+            "and no noise hides that. The loss must be the mean of one value for each example (the sum, with "
+            "loss_reduction='sum'), which divides by nothing of the batch (tokens, class weights, "
+            "num_items_in_batch), and the model must not mix examples or see their padding (give attention_mask and "
+            "position_ids where the padding is on the left)."
         )
 
 
