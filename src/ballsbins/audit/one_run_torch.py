@@ -148,7 +148,7 @@ def audit_example(
 def _backward(loss: torch.Tensor) -> None:
     with warnings.catch_warnings():  # inputs are data, and need no gradient
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        torch.autograd.backward(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 class _Auditor:
