@@ -14,7 +14,7 @@ from transformers import (
 
 from ballsbins import BallsAndBins, Mechanism
 from ballsbins.errors import InvalidInputError, RunError
-from ballsbins.training.huggingface import lookups, losses
+from ballsbins.training.huggingface import batches, losses
 
 NAMES = ["bert", "distilbert", "roberta", "gpt2 tied", "gpt2 untied", "llama tied", "llama untied"]
 CASES = [(name, lora, mode) for name in NAMES for lora in (False, True) for mode in ("hooks", "ghost")
@@ -62,8 +62,8 @@ def test_tied_weights_in_ghost_mode_get_an_answer(tiny, tmp_path, name):
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2 untied"])
 def test_lookups_as_the_models_make_them_are_not_what_opacus_needs(tiny, tmp_path, monkeypatch, name, mode):
-    """The control of `lookups`: positions of shape (1, T) are looked up for the whole batch."""
-    monkeypatch.setattr(lookups.OneRowPerExample, "_expander", lambda self, name: lambda layer, args: None)
+    """The control of `OneRowPerExample`: positions of shape (1, T) are looked up for the whole batch."""
+    monkeypatch.setattr(batches.OneRowPerExample, "_expander", lambda self, name: lambda layer, args: None)
     try:
         sums, expected, clip = train(tiny, tmp_path, name, grad_sample_mode=mode)
     except (RuntimeError, IndexError, ValueError):

@@ -56,8 +56,8 @@ def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
     apart, larger = float((within - alone).norm()), max(float(within.norm()), float(alone.norm()))
     if not apart <= TOLERANCE * larger + _NOTHING:
         raise RunError(  # without figures: they are of one example, and their quotient may be the size of the batch
-            "An example's gradient within its batch differs from the one that it has alone: other examples change it, "
-            "and no noise hides that. The loss must be the mean of one value for each example (the sum, with "
+            "An example's gradient within its batch differs from the one that it has alone: other examples change "
+            "it, and no noise hides that. The loss must be the mean of one value for each example (the sum, with "
             "loss_reduction='sum'), which divides by nothing of the batch (tokens, class weights, "
             "num_items_in_batch), and the model must not mix examples or see their padding (give attention_mask and "
             "position_ids where the padding is on the left)."
