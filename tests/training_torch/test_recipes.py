@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -19,27 +20,27 @@ from ballsbins.training.torch import make_private
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run_example(name, *launcher):
-    done = subprocess.run(
-        [sys.executable, *launcher, str(EXAMPLES / name)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run_example(capsys):
+    """Run an example as a script, in this process: torch is imported once."""
+
+    def run(name):
+        with torch.random.fork_rng(devices=[]):
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.mark.slow
-def test_ghost_clipping_in_pieces_and_resumed():
+def test_ghost_clipping_in_pieces_and_resumed(run_example):
     text = run_example("opacus_ghost_resume.py")
     assert "resumed after 20 steps" in text
     assert "bit for bit the same" in text
 
 
 @pytest.mark.slow
-def test_lightning():
+def test_lightning(run_example):
     text = run_example("lightning_recipe.py")
     two, three = (float(x) for x in re.findall(r"ε ≤ ([\d.]+)", text))
     assert two < three  # the resumed run knows of the two epochs before it
@@ -48,9 +49,16 @@ def test_lightning():
 
 @pytest.mark.slow
 def test_accelerate_on_two_processes():
-    text = run_example(
-        "accelerate_recipe.py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [sys.executable, *launcher, str(EXAMPLES / "accelerate_recipe.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
     )
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
     assert "steps on each process: [50, 50]" in text
 
 
