@@ -324,7 +324,7 @@ def compare_in_torch(small):
     import torch
 
     torch.set_num_threads(1)
-    size, rounds = (16, 5) if small else (64, 60)
+    size, rounds = (16, 2) if small else (64, 60)
     print(f"PyTorch, one thread, batch {size}, relative to Opacus' own step:")
     for name, (make, draw) in torch_models().items():
         for mode, most in (("hooks", 1.1), ("ghost", 1.25)):
@@ -354,7 +354,7 @@ def main():
     )
     paper = Model(INTEGERS, tuple(DISPLAY_ADS.buckets.values()))
     for network, size in [(model, 128)] if small else itertools.product((model, paper), (1024, 8192)):
-        taken = in_turns(jax_jobs(network, draw(size)), 5 if small else (15 if size == 1024 else 7))
+        taken = in_turns(jax_jobs(network, draw(size)), 2 if small else (15 if size == 1024 else 7))
         ratio = taken["private"] / taken["plain"]
         count = network.num_parameters
         most = 1.35 if network is paper else 1.6 if size < 8192 else 1.55
@@ -365,11 +365,12 @@ def main():
 
     compare_with_opacus(model, draw(128 if small else 1024), rounds=1 if small else 8)
 
-    print("Noise for 4 million parameters:")
-    taken = noise_seconds(4_000_000)
+    values = 200_000 if small else 4_000_000
+    print(f"Noise for {values:,} parameters:")
+    taken = noise_seconds(values)
     for name, value in taken.items():
         print(
-            f"  {name:40}{value * 250:8.1f} ns a value, {value / taken['torch.normal, float32']:5.2f} of torch.normal"
+            f"  {name:40}{value / values * 1e9:8.1f} ns per value, {value / taken['torch.normal, float32']:5.2f} of torch.normal"
         )
 
     print(f"{'batch':>7}{'parameters':>13}{'temporaries':>14}")
