@@ -369,9 +369,8 @@ def main():
     print(f"Noise for {values:,} parameters:")
     taken = noise_seconds(values)
     for name, value in taken.items():
-        print(
-            f"  {name:40}{value / values * 1e9:8.1f} ns per value, {value / taken['torch.normal, float32']:5.2f} of torch.normal"
-        )
+        ratio = value / taken["torch.normal, float32"]
+        print(f"  {name:40}{value / values * 1e9:8.1f} ns per value, {ratio:5.2f} of torch.normal")
 
     print(f"{'batch':>7}{'parameters':>13}{'temporaries':>14}")
     cases = [(128, 200)] if small else [(1024, 200), (2048, 200), (1024, 2000), (2048, 2000)]
