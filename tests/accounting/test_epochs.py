@@ -250,6 +250,13 @@ def test_all_jumps_together_are_the_whole(sigma, steps, k):
     assert np.abs(one - other).max() < (off + more).max()
 
 
+def test_one_epoch_of_very_many_steps():
+    """Within the bracket that was the answer before."""
+    found = Mechanism(Poisson(183919308), 0.309).epsilon(3.75e-14)
+    assert found.method == "exact"
+    assert 9.89188 < found.lower <= found.upper < 10.27244
+
+
 def test_little_noise_and_as_many_steps_as_an_epoch_has():
     """No jump has probability 1/e, so that M^n hardly falls off: the answer was a bracket of width 56."""
     found = Mechanism(Poisson(52246533), 0.156).epsilon(4.38e-12)

@@ -209,7 +209,7 @@ class Product:
             ways.append(Way(split, kept, together, dropped))
             if kept[0].jumps > 0:
                 break
-        if self._right and len(ways) == 1 and k > _MANY_DEVIATIONS * self.deviation:
+        if self._right and k > _MANY_DEVIATIONS * self.deviation:
             ways = self._any_jumps(k, until) + ways
         value = min(way.together for way in ways)
         if ways[0].height > value + _WORTH:
