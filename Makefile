@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check format bench docs audit clean
+.PHONY: run test check format bench bench-quick coverage release docs audit clean
 
 run: $(VENV)/.train
 	@$(BIN)/ballsbins demo
@@ -21,8 +21,23 @@ format: $(VENV)/.test
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+# all, with peers; writes benchmarks/results/ and docs/benchmarks.md
 bench: $(VENV)/.test .venv-peers/.ready
 	$(BIN)/python benchmarks/run.py
+
+# a first look; writes nothing
+bench-quick: $(VENV)/.test
+	$(BIN)/python benchmarks/run.py --small
+
+# the tests, and the lines that they miss
+coverage: $(VENV)/.test
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
+
+# the wheel and the sdist, built twice, installed in clean environments, at the lowest versions too
+release: $(VENV)/.test
+	$(BIN)/python tests/release.py $(PYTHONS) --lowest
 
 # the documentation as a site that opens from disk: site/index.html
 docs: $(VENV)/.test

@@ -1,29 +1,24 @@
-"""Speed of the accountant, as ratios of CPU time within one run.
+"""Speed of the accountant by itself, as ratios of CPU time within one run; benchmarks/compare.py has the peers.
 
-    python benchmarks/accounting.py            all, with the peer in .venv-peers (`make bench` sets it up)
-    python benchmarks/accounting.py --small    seconds, without the peer
+    python benchmarks/accounting.py            all
+    python benchmarks/accounting.py --small    seconds
     python benchmarks/accounting.py --poisson 40 0.1 20
                                                40 random Poisson runs with σ from 0.1 to 20, against dp_accounting
 
-Compared are: ε(δ) with PLD_accounting 2.0 (the best deterministic peer, compiled by numba), T = 10⁹ with T = 10³,
-questions with numpy's complex exponential, and the import with numpy's. Every time is the least of several: on a
-machine that others use, too, the least is what the computation takes.
+Compared are T = 10⁹ with T = 10³, and questions with numpy's complex exponential. Every time is the least of several:
+on a machine that others use, too, the least is what the computation takes.
 """
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
 from ballsbins import BallsAndBins, Mechanism, Poisson, calibrate, most_epochs
 
-ROOT = Path(__file__).resolve().parent.parent
-PEER = ROOT / ".venv-peers" / "bin" / "python"
 DELTA = 1e-6
 
 
@@ -39,39 +34,6 @@ def cpu(call, repeat=5):
 
 def ours(sigma, steps, epochs=1, repeat=5):
     return cpu(lambda: Mechanism(BallsAndBins(steps), sigma, epochs).epsilon(DELTA), repeat)
-
-
-def against_peer(settings):
-    print(
-        "ε at δ = 1e-6: CPU seconds (the peer: compiled by numba, best of two), and the width of the bracket"
-    )
-    print(
-        f"{'σ':>5} {'T':>6} {'epochs':>6} {'ours':>9} {'peer':>8} {'faster':>7} "
-        f"{'our width':>10} {'peer width':>10} {'tighter':>8}"
-    )
-    for sigma, steps, epochs in settings:
-        seconds, bound = ours(sigma, steps, epochs, 60 if epochs == 1 else 5)
-        words = [
-            str(PEER),
-            str(ROOT / "benchmarks" / "peer_random_allocation.py"),
-            str(sigma),
-            str(steps),
-            str(epochs),
-            str(DELTA),
-        ]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        peer = json.loads(done.stdout)
-        if not peer["compiled"]:
-            print(
-                "the next line is the peer without numba, three times slower: `make clean`, then `make bench`"
-            )
-        width, theirs = bound.upper - bound.lower, peer["upper"] - peer["lower"]
-        inside = peer["lower"] <= bound.upper and bound.lower <= peer["upper"]
-        print(
-            f"{sigma:5g} {steps:6d} {epochs:6d} {seconds:9.4f} {peer['seconds']:8.2f} "
-            f"{peer['seconds'] / seconds:6.0f}x "
-            f"{width:10.2e} {theirs:10.2e} {theirs / width:7.0e}x{'' if inside else '   BRACKETS DISJOINT'}"
-        )
 
 
 def in_the_number_of_steps():
@@ -227,31 +189,12 @@ def calibration():
     print(f"most epochs, T = 1,000, σ = 1, ε = 2: {seconds:6.3f} s, {found.epochs} epochs")
 
 
-def imports():
-    print("\nimport, wall seconds, best of 5 fresh processes")
-    times = {}
-    for module in ("numpy", "ballsbins", "ballsbins.cli", "ballsbins.accountant"):
-        code = f"import time; b = time.perf_counter(); import {module}; print(time.perf_counter() - b)"
-        runs = [
-            subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-            for _ in range(5)
-        ]
-        times[module] = min(float(run.stdout) for run in runs)
-        print(f"{module:22s} {times[module]:6.3f} s, {times[module] / times['numpy']:4.1f} times numpy")
-
-
 def main():
     small = "--small" in sys.argv
     if "--poisson" in sys.argv:
         count, least, largest = sys.argv[sys.argv.index("--poisson") + 1 :]
         poisson(int(count), float(least), float(largest))
         return
-    if small:
-        print("(without the peer)")
-    elif PEER.exists():
-        against_peer([(0.35, 1000, 1), (0.3, 36133, 1), (0.8, 1000, 5)])
-    else:
-        print(f"no peer: {PEER} is missing; `make bench` sets it up")
     in_the_number_of_steps()
     one_epoch()
     if small:
@@ -260,7 +203,6 @@ def main():
         several_epochs()
         share(300)
         calibration()
-    imports()
 
 
 if __name__ == "__main__":

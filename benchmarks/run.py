@@ -1,4 +1,8 @@
-"""Run all benchmarks, one after the other. `--small` keeps each to seconds."""
+"""Run all benchmarks, one after the other.
+
+python benchmarks/run.py           all, with peers; writes benchmarks/results/ and docs/benchmarks.md
+python benchmarks/run.py --small   each in seconds to a minute; writes nothing
+"""
 
 import subprocess
 import sys
@@ -6,14 +10,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-for script in (
-    "samplers.py",
-    "accounting.py",
-    "monte_carlo.py",
-    "engines.py",
-    "spark.py",
-    "training.py",
-    "floating_point.py",
-):
+SMALL = "--small" in sys.argv[1:]
+SAVING = ("compare.py", "samplers.py", "training.py")
+OTHERS = ("accounting.py", "monte_carlo.py", "engines.py", "spark.py", "floating_point.py")
+
+for script in (*SAVING, *OTHERS, *(() if SMALL else ("page.py",))):
     print(f"== {script}", flush=True)
-    subprocess.run([sys.executable, str(HERE / script), *sys.argv[1:]], check=True)
+    options = ["--small"] if SMALL else ["--save"] if script in SAVING else []
+    subprocess.run([sys.executable, str(HERE / script), *options], check=True)

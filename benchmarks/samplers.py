@@ -1,6 +1,6 @@
 """Time and memory of drawing one epoch, as ratios to `numpy.random.Generator.permutation` in the same run.
 
-    python benchmarks/samplers.py [--small]
+    python benchmarks/samplers.py [--small] [--save]
 
 CPU time, the best of three, with everything imported before. The memory is the growth of the process's peak
 above what it held before and above the result, in bytes an example; it is measured in a process of its own.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+import record
 from ballsbins.samplers import BallsAndBins, Poisson, Shuffle, binomial_sizes, thrown_sizes
 
 FULL = (37_000_000, 36_133)
@@ -73,7 +74,9 @@ def memory_of(job, n, result_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
-    small = parser.parse_args().small
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/samplers.json")
+    options = parser.parse_args()
+    small, rows = options.small, []
     n, steps = SMALL if small else FULL
     for sampler in (BallsAndBins(3), Poisson(3), Shuffle(3)):
         all_batches(sampler, 100)
@@ -92,7 +95,15 @@ def main():
     ]
     for name, job, bound in jobs:
         seconds = cpu_seconds(job)
+        rows.append({"job": name, "n": n, "steps": steps, "seconds": seconds, "ratio": seconds / permutation})
         print(f"{name:42}{seconds:9.2f}{seconds / permutation:8.2f}{'' if small else bound:>9}")
+
+    print("growth with n: seconds of BallsAndBins and of a permutation, and their ratio")
+    for count in (n // 1000, n // 100, n // 10):
+        taken = cpu_seconds(lambda k=count: drawn(bins, k))
+        plain = cpu_seconds(lambda k=count: np.random.default_rng(0).permutation(k))
+        rows.append({"job": jobs[0][0], "n": count, "steps": steps, "seconds": taken, "ratio": taken / plain})
+        print(f"{count:42,}{taken:9.4f}{plain:9.4f}{taken / plain:8.2f}")
 
     print(f"{'peak memory above the result':42}{'bytes an example':>26}")
     for name, job, result, bound in (
@@ -100,7 +111,11 @@ def main():
         ("Shuffle", shuffle_job, 4, ""),
         ("Poisson", poisson_job, 0, ""),
     ):
-        print(f"{name:42}{memory_of(job, n, result):17.1f}{'' if small else bound:>9}")
+        extra = memory_of(job, n, result)
+        rows.append({"job": name, "n": n, "steps": FULL[1], "bytes": extra})
+        print(f"{name:42}{extra:17.1f}{'' if small else bound:>9}")
+    if options.save:
+        record.save("samplers", rows, packages=("numpy", "cryptography"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a private step costs, as ratios to the plain step and to Opacus' ghost clipping in the same run.
 
-    python benchmarks/training.py [--small] [--torch]
+    python benchmarks/training.py [--small] [--torch] [--save]
 
 The paper's network with 4 million parameters (26 categories of 2,000 buckets, 13 integers, three layers of 598) and
 with the paper's 85 million, and Adam, on all cores. Steps of the kinds take turns, and the best of each counts, so
@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import record
 from ballsbins.data.criteo import DISPLAY_ADS
 from ballsbins.noise import rounded_normals
 from ballsbins.noise.draw import NoiseAhead
@@ -319,10 +320,11 @@ def torch_jobs(make, draw, mode, size, steps):
     return {"Opacus": job(False), "ours": job(True)}
 
 
-def compare_in_torch(small):
-    """Print the processor time of a PyTorch step relative to Opacus' own."""
+def compare_in_torch(small, save):
+    """Print the processor time of a PyTorch step relative to Opacus' own; write the results if told."""
     import torch
 
+    rows = []
     torch.set_num_threads(1)
     size, rounds = (16, 2) if small else (64, 60)
     print(f"PyTorch, one thread, batch {size}, relative to Opacus' own step:")
@@ -335,17 +337,22 @@ def compare_in_torch(small):
                 f"  {name:18}{count:9,} parameters, {mode}: {taken['ours'] * 1e3:6.1f} ms, "
                 f"{taken['ours'] / taken['Opacus']:.2f} of Opacus', at most {most}"
             )
+            row = {"model": name, "parameters": count, "mode": mode, "batch": size}
+            rows.append(row | {"seconds": taken["ours"], "ratio": taken["ours"] / taken["Opacus"]})
+    if save:
+        record.save("training-torch", rows, packages=("opacus", "torch", "numba", "numpy"))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look: batches of 128, fewer rounds")
     parser.add_argument("--torch", action="store_true", help="only PyTorch beside Opacus")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/training-torch.json")
     options = parser.parse_args()
     small = options.small
     warnings.filterwarnings("ignore")
     if options.torch:
-        compare_in_torch(small)
+        compare_in_torch(small, options.save)
         return
     model = Model(INTEGERS, (BUCKETS,) * CATEGORIES)
     print(f"{jax.device_count()} device, the best of steps that take turns")
@@ -381,7 +388,7 @@ def main():
         "One gradient for each of 1024 examples would take",
         f"{1024 * 4 * model.num_parameters / 2**30:.0f} GiB",
     )
-    compare_in_torch(small)
+    compare_in_torch(small, options.save)
 
 
 if __name__ == "__main__":

@@ -194,10 +194,12 @@ def test_the_check_of_licences_can_fail(kind):
     assert not COMPATIBLE.match(kind)
 
 
-def test_the_citation_names_this_version():
+def test_the_citation_and_the_changelog_name_this_version():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == ballsbins.__version__
     assert cited["license"] == PROJECT["license"]
+    heading = f"## {cited['version']} ({cited['date-released']})"
+    assert heading in (ROOT / "CHANGELOG.md").read_text().splitlines()
 
 
 def test_the_python_versions_declared_are_the_ones_tested():

@@ -75,12 +75,12 @@ def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, 
     bound = f"an integer of at least {minimum:,}"
     if maximum is not None:
         bound = f"an integer from {minimum:,} to {maximum:,}"
+    if isinstance(value, (bool, np.bool_)):
+        raise InvalidInputError(name, value, bound, advice)
     try:
         number = operator.index(value)
-    except TypeError:  # floats, text, arrays of several numbers, and NumPy's own bool
+    except TypeError:  # floats, text, arrays of several numbers
         raise InvalidInputError(name, value, bound, advice) from None
-    if isinstance(value, bool):
-        raise InvalidInputError(name, value, bound, advice)
     if number < minimum or (maximum is not None and number > maximum):
         raise InvalidInputError(name, number, bound, advice)
     return number
@@ -99,7 +99,7 @@ def real(
     """Return `value` as a float in the stated interval; NaN, infinity, text and bool are refused."""
     left, right = "(" if open_left else "[", ")" if open_right or math.isinf(maximum) else "]"
     bound = f"a number in {left}{minimum:g}, {maximum:g}{right}"
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+    if isinstance(value, (bool, np.bool_, str, bytes)) or not hasattr(value, "__float__"):
         raise InvalidInputError(name, value, bound, advice)
     try:
         number = float(value)
