@@ -219,7 +219,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path, she
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("ballsbins: ")
+    assert "\nballsbins: " in f"\n{done.stderr}"  # slow work may say how far it is before
     for name in names:
         assert name in done.stderr
     assert os.listdir(tmp_path) == []

@@ -134,7 +134,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, card, tmp_pat
     done = shell(*words, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("ballsbins: ")
+    assert "\nballsbins: " in f"\n{done.stderr}"  # slow work may say how far it is before
     assert "Traceback" not in done.stderr
     for name in names:
         assert name in done.stderr
