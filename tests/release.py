@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # the accountant's own tests, without those that need an extra: quick, and close to every function of numpy and scipy
 LOWEST_TESTS = (
-    *("test_bound.py", "test_mechanism.py", "samplers", "cli/test_options.py"),
+    *("test_bound.py", "test_mechanism.py", "samplers"),
     *(f"accounting/test_{name}.py" for name in ("gaussian", "one_epoch", "epochs", "poisson")),
 )
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
