@@ -56,10 +56,10 @@ _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farthe
 # how far above K a jump is looked for, and at how many places
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 # A line goes on and on if log K is so many deviations, and jumps make up less than so many e-folds of M^n.
-_MANY_DEVIATIONS, _SLOW = 300.0, 20.0
+_MANY_DEVIATIONS, _SLOW = 5000.0, 20.0
 _SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # of log K: where jumps may be told from the rest
 # how far the end of a line is looked for, and at how many y
-_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 24
+_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1
 _LARGEST_LOG = 300.0  # of a number that is to be a double
@@ -366,7 +366,7 @@ class Product:
         self, term: Term, k: float, period: float, split: Split | None, together: float
     ) -> tuple[Line, float]:
         """Lay one line, twice as far each time until its end does not show."""
-        grid = Grid.covering(period, 2.0 * self._end(term, split, together))
+        grid = Grid.covering(period, self._end(term, split, together))
         short: tuple[Line, float] | None = None  # one whose end shows, but not much
         while grid.highest <= _LONGEST:
             try:
