@@ -209,6 +209,7 @@ def test_decimals_are_rounded_outward(value, digits, down, up):
         (lambda: certify(Mechanism(BallsAndBins(10), 1.0), 40.0), "epsilon is 40"),
         (lambda: certify(Mechanism(BallsAndBins(10), 1.0), delta=2.0), "delta is 2"),
         (lambda: certify(Mechanism(BallsAndBins(10), 0.01), 1.0), "noise"),
+        (lambda: certify(Mechanism(BallsAndBins(10), 1.0), 1.0, tolerance=0.1), "tolerance is 0.1"),
         (lambda: certify(Mechanism(Shuffle(10), 1.0), 1.0), "sampler is Shuffle"),
     ],
 )
@@ -237,7 +238,7 @@ def test_command(tmp_path):
 ])  # fmt: skip
 def test_bad_options_end_with_2(options):
     done = subprocess.run(
-        [sys.executable, "-c", "from ballsbins.cli import main; main()", "certify", *options],
+        [sys.executable, "-m", "ballsbins", "certify", *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

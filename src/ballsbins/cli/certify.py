@@ -43,7 +43,9 @@ def certify(
     ] = None,
     tolerance: Annotated[
         float,
-        typer.Option("--tolerance", help="Relative width of the enclosure.", rich_help_panel=_QUESTION),
+        typer.Option(
+            "--tolerance", help="Relative width of the enclosure, at most 1e-6.", rich_help_panel=_QUESTION
+        ),
     ] = 1e-6,
     minutes: Annotated[
         float,

@@ -25,7 +25,7 @@ from ballsbins.proof.composition import Composition  # noqa: E402
 from ballsbins.proof.composition import Part as Repeated  # noqa: E402
 from ballsbins.proof.one_epoch import Bins, Enclosure, enclose, witness_for  # noqa: E402
 
-TOLERANCE = 1e-6  # relative width of an enclosure of one epoch, unless another is asked for
+TOLERANCE = 1e-6  # largest relative width of an enclosure of one epoch: the checker accepts no wider one
 LEAST_SIGMA, MOST_SIGMA = 0.1, 30.0  # of a bin, σ/√visits: where the proofs were tried
 MOST_POINTS = 10_000  # lattice points per deviation that a composition may state
 MOST_STEPS, LEAST_EPSILON, MOST_EPSILON = 10**10, 1e-4, 30.0
@@ -84,7 +84,7 @@ def certify(
         >>> round(certify(mechanism, delta=1e-6).epsilon, 5)
         10.1687
     """
-    width = _check.real("tolerance", tolerance, 1e-12, 0.1, advice="Leave it out for six digits.")
+    width = _check.real("tolerance", tolerance, 1e-12, TOLERANCE, advice="Leave it out for six digits.")
     if (epsilon is None) == (delta is None):
         advice = "Give the ε at which δ is to be proved, or the δ for which an ε is."
         raise InvalidInputError("epsilon and delta", (epsilon, delta), "one number and one None", advice)
@@ -254,7 +254,9 @@ def _compute_again(certificate: Certificate) -> None:
     """Raise ValueError unless the same computation gives an enclosure that is at least as close."""
     contour, mechanism = certificate.directions[DIRECTIONS[0]].contour, certificate.mechanism
     if mechanism.sampler.max_batch_size is not None:
-        width = _check.real("tolerance", contour.get("tolerance"), 1e-12, 0.1, advice="Certify it again.")
+        width = _check.real(
+            "tolerance", contour.get("tolerance"), 1e-12, TOLERANCE, advice="Certify it again."
+        )
         again = _truncated(mechanism, certificate.epsilon, width)
     else:
         run = bins_of(mechanism)
