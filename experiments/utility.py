@@ -294,11 +294,11 @@ def parts(found, equal, delta):
     yield "at equal ε: shuffling falls behind", label, "epsilon", equal
 
 
-def picture(result):
-    """Four panels for each data set; those that differ in what stands at the bottom have their own axis."""
+def picture(result, which=0):
+    """Four panels for one of the data sets; each has its own axis."""
+    each = result["data_sets"][which]
     all_parts = [
         (f"{each['name']}\n{title}", *rest)
-        for each in result["data_sets"]
         for title, *rest in parts(each["points"], each["equal_epsilon"], result["delta"])
     ]
     panels = new_panels([title for title, *_ in all_parts], "", "AUC")
@@ -406,9 +406,14 @@ def load(settings, data):
             yield form.name.replace("-", " "), InMemory.of(dataset), facts
 
 
+def slug(name):
+    """The name of a data set, in a file's name."""
+    return name.replace(" ", "_")
+
+
 def show(name, examples, facts, settings, folder):
     """Everything of one data set, as it is written."""
-    found, equal = compute(examples, settings, folder / f"utility.{name.replace(' ', '_')}.runs.jsonl", facts)
+    found, equal = compute(examples, settings, folder / f"utility.{slug(name)}.runs.jsonl", facts)
     return {
         "name": name,
         "data": facts,
@@ -428,8 +433,8 @@ def run(scale, out, console, data=None, settings=None):
     result = write(
         out, "utility", {"scale": scale, "delta": chosen.delta, "network": network, "data_sets": shown}
     )
-    draw(out, "utility", picture(result))
-    for each in result["data_sets"]:
+    for which, each in enumerate(result["data_sets"]):
+        draw(out, f"utility_{slug(each['name'])}" if which else "utility", picture(result, which))
         found = each["points"]
         console.print(f"\n{each['name']}: {each['data']['source']}", highlight=False)
         table(found, chosen.delta, console)

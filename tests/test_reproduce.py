@@ -73,6 +73,16 @@ def test_committed_figures_are_what_the_code_draws_from_the_committed_numbers(na
     assert width / height < 3.2  # wider ones cannot be read where a README shows them
 
 
+def test_every_data_set_of_utility_has_its_committed_figure(tmp_path):
+    reproduce.load("utility")
+    module = sys.modules["ballsbins_experiment_utility"]
+    result = json.loads((RESULTS / "utility.json").read_text())
+    assert [each["name"] for each in result["data_sets"]] == ["display ads", "sponsored search"]
+    reproduce.draw(tmp_path, "now", module.picture(result, 1))
+    committed = RESULTS / "utility_sponsored_search.svg"
+    assert (tmp_path / "now.svg").read_bytes() == committed.read_bytes()
+
+
 def test_committed_numbers_of_the_privacy_figure_are_those_of_today():
     """Its Poisson line once stayed where an older accountant had put it."""
     for panel in json.loads((RESULTS / "privacy.json").read_text()):
