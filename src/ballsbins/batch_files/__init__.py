@@ -1,4 +1,4 @@
-"""Batches of data that does not fit in memory: files in batch order, written by an engine, read front to back."""
+"""Batches for data that does not fit in memory: an engine writes files in batch order, read front to back."""
 
 from ballsbins.batch_files.format import Manifest
 from ballsbins.batch_files.reader import BatchFiles

@@ -1,7 +1,7 @@
-"""Build epochs of batch files, whatever the size of the table, within a stated memory limit.
+"""Build epochs of batch files from a table of any size, within a stated memory limit.
 
-The embedded engine: every row goes to the batch that the in-memory sampler gives to its identity. Several epochs are
-built from one pass over the table, as many as fit on the disk.
+This is the embedded engine. It puts every row into the batch that the in-memory sampler gives to the row's identity.
+One pass over the table builds as many epochs as fit on the disk.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ballsbins.errors import DataError
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 
-_READING_SHARE = 0.45  # of the time of an epoch, measured; the rest is sorting and writing
+_READING_SHARE = 0.45  # fraction of an epoch's time spent reading, as measured; the rest is sorting and writing
 
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """One message: what is done of an epoch, in rows and in bytes of the input, and the time it has yet to take."""
+    """One progress message: the rows and input bytes of an epoch that are done, and the estimated time left."""
 
     epoch: int
     stage: str
@@ -51,28 +51,28 @@ Report = Callable[[BuildProgress], None]
 
 
 class Reporter:
-    """Counts for the epochs of one pass over the table, and tells `report` about it."""
+    """Tracks the progress of the epochs that one pass over the table builds, and passes it to `report`."""
 
     def __init__(
         self, report: Report | None, epochs: Sequence[int], total_rows: int, total_bytes: int
     ) -> None:
-        """Begin to count the time."""
+        """Start the clock."""
         self._report, self._epochs = report, tuple(epochs)
         self._rows, self._bytes = total_rows, total_bytes
         self._begin = time.monotonic()
 
     @property
     def epoch(self) -> int:
-        """The first of the epochs."""
+        """The first of these epochs."""
         return self._epochs[0]
 
     def read(self, rows: int, read_bytes: int) -> None:
-        """Say that so many rows were read in their given order."""
+        """Report how many rows, in input order, have been read."""
         done = rows / max(self._rows, 1)
         self._tell(self.epoch, "reading", rows, read_bytes, _READING_SHARE * done)
 
     def written(self, epoch: int, steps: int, total_steps: int) -> None:
-        """Say that so many batches were written. Their realised sizes are secret: expected ones are told."""
+        """Report how many batches are written. Actual batch sizes are secret, so expected sizes are reported."""
         done = (self._epochs.index(epoch) + steps / total_steps) / len(self._epochs)
         rows, expected = (total * steps // total_steps for total in (self._rows, self._bytes))
         self._tell(epoch, "writing", rows, expected, _READING_SHARE + (1 - _READING_SHARE) * done)
@@ -97,24 +97,25 @@ class Reporter:
 
 
 class BegunRun(NamedTuple):
-    """The key of a run, and the manifests of the epochs that its directory has."""
+    """The key of a run, and the manifests of the epochs already in its directory."""
 
     key: Key
     there: Mapping[int, Manifest]
 
 
 def begin_run(plan: BuildPlan, directory: Location, key: Key, *, group_readable: bool = False) -> BegunRun:
-    """Prepare a directory for epochs, and decide to which run they belong.
+    """Prepare a directory for epochs, and decide which run they belong to.
 
     Args:
-        plan: what is built.
-        directory: where it is built; made if it does not exist.
+        plan: what to build.
+        directory: where to build it; created if it does not exist.
         key: a master key, or the key of one run.
-        group_readable: whether a directory of mode 0770 will do.
+        group_readable: whether to accept a directory of mode 0770.
 
     Returns:
-        If the directory holds complete epochs: their run. Otherwise the run of `key` or, for a master key, a new run.
-        `new_epoch` compares again before an epoch appears, since other processes may build into the directory.
+        The run of the complete epochs in the directory, if there are any. Otherwise the run of `key` or, for a master
+        key, a new run. `new_epoch` compares again before an epoch appears, since other processes may build into the
+        same directory.
 
     Raises:
         DataError: the directory holds epochs of another run, of another master key, or of other inputs.
@@ -129,7 +130,7 @@ def begin_run(plan: BuildPlan, directory: Location, key: Key, *, group_readable:
 
 
 def _first_look(manifest: Manifest, found: Manifest) -> None:
-    """Compare all that is known before the rows are read: of the inputs, their names and sizes."""
+    """Compare everything that is known before the rows are read; for the inputs, these are names and sizes."""
     known = {(number, file.name, file.bytes): file.digest for number, file in enumerate(found.inputs)}
     inputs = tuple(
         replace(file, digest=known.get((number, file.name, file.bytes), ""))
@@ -139,7 +140,7 @@ def _first_look(manifest: Manifest, found: Manifest) -> None:
 
 
 def _key_of_run(directory: Location, key: Key, there: Sequence[Manifest]) -> Key:
-    # The epochs of another master key cannot be continued: `require_same_run` refuses them and names the keys.
+    # Epochs of another master key cannot be continued: `require_same_run` refuses them and names the keys.
     if not there or there[0].key_commitment != key.commitment():
         return key.for_run()
     run = there[0].run
@@ -162,23 +163,23 @@ def build(
     scratch: Path | None = None,
     group_readable: bool = False,
 ) -> Manifest:
-    """Write one epoch of batch files, unless it is there already: `build_epochs` for one.
+    """Write one epoch of batch files, unless it already exists. This is `build_epochs` for a single epoch.
 
     Args:
-        plan: what is built, from `plan_build`.
+        plan: what to build, from `plan_build`.
         directory: where, as for `build_epochs`.
         key: a master key; or the key of one run, `key.for_run(run)`.
         epoch: the number of the epoch, from 0.
-        report: called with how far the build is.
+        report: called with the progress of the build.
         scratch: where temporary files go.
-        group_readable: whether a directory of mode 0770 will do.
+        group_readable: whether to accept a directory of mode 0770.
 
     Returns:
         The manifest of the epoch.
 
     Raises:
-        DataError: as `build_epochs` raises it.
-        InvalidInputError: as `build_epochs` raises it.
+        DataError: in the same cases as `build_epochs`.
+        InvalidInputError: in the same cases as `build_epochs`.
 
     Example:
         >>> import pyarrow as pa
@@ -207,28 +208,28 @@ def build_epochs(
     scratch: Path | None = None,
     group_readable: bool = False,
 ) -> list[Manifest]:
-    """Write some epochs of batch files, except those that are there already, from as few passes as the disk allows.
+    """Write several epochs of batch files, in as few passes as the disk allows. Existing epochs are skipped.
 
-    Samplers that draw the same batches for all epochs have only epoch 0 built. The epochs belong to the run whose
-    epochs are in the directory; in an empty one a new run begins, unless `key` belongs to a run already.
+    If the sampler draws the same batches for all epochs, only epoch 0 is built. The epochs join the run whose epochs
+    are in the directory. In an empty directory a new run begins, unless `key` already belongs to a run.
 
     Args:
-        plan: what is built, from `plan_build`.
-        directory: where: a directory, made with mode 0700 if it does not exist, or an address in an object store. It
-            holds epochs of one run, and nothing else.
+        plan: what to build, from `plan_build`.
+        directory: where to build: a directory, created with mode 0700 if it does not exist, or an address in an
+            object store. It holds the epochs of one run, and nothing else.
         key: a master key; or the key of one run, `key.for_run(run)`.
         epochs: the numbers of the epochs, from 0.
-        report: called with how far the build is.
-        scratch: where temporary files go; by default beside the epochs, or in the system's directory for them.
-        group_readable: whether a directory of mode 0770 will do.
+        report: called with the progress of the build.
+        scratch: where temporary files go; by default beside the epochs, or in the system's temporary directory.
+        group_readable: whether to accept a directory of mode 0770.
 
     Returns:
         The manifest of each epoch.
 
     Raises:
-        DataError: the directory holds something else, another process builds an epoch, the disk is too small, or an
-            input is not what it was: what was read is compared with what earlier epochs were built from.
-        InvalidInputError: a batch does not fit in memory, or the sampler puts rows into several batches.
+        DataError: the directory holds something else, another process is building an epoch, the disk is too small, or
+            an input has changed: what was read is compared with what earlier epochs were built from.
+        InvalidInputError: a batch does not fit in memory, or the sampler can put a row into several batches.
 
     Example:
         >>> import pyarrow as pa
@@ -263,7 +264,7 @@ def _one_pass(
     report: Report | None,
     scratch: Path | None,
 ) -> dict[int, Manifest]:
-    """Build epochs from one pass over the table; each appears when it is whole."""
+    """Build epochs from one pass over the table; each epoch appears when it is complete."""
     reporter = Reporter(report, epochs, plan.num_examples, plan.inputs.bytes)
     row_orders = [
         row_order_of(plan.sampler, key, epoch, plan.num_examples, plan.identity) for epoch in epochs

@@ -1,44 +1,44 @@
-"""The format of batch files: what an engine writes and a trainer reads, whatever the engine.
+"""The format of batch files: what any engine writes and a trainer reads.
 
     DIR/                         mode 0700
-      epoch-000000/              mode 0700; one directory for each epoch, whole by itself
+      epoch-000000/              mode 0700; one directory per epoch, complete in itself
         manifest.json            facts (below) and the names of the other files; written last: without it the epoch
                                  does not exist
-        offsets-….npy            int64[steps + 1]: the row of the epoch at which each batch begins, then their number
-        part-000000-….parquet    rows in batch order; part p has the whole batches p·F … (p + 1)·F − 1, F being
-        part-000001-….parquet    `batches_per_file`; every part exists, also where its batches are all empty
-        dictionaries-….arrow     where there are dictionary columns: an Arrow stream of no rows, for its dictionaries
+        offsets-….npy            int64[steps + 1]: the row of the epoch at which each batch begins, then the row count
+        part-000000-….parquet    rows in batch order; part p has the whole batches p·F … (p + 1)·F − 1, where F is
+        part-000001-….parquet    `batches_per_file`; every part exists, even if all its batches are empty
+        dictionaries-….arrow     if there are dictionary columns: an Arrow stream of no rows with the dictionaries
 
-Batch t is in part t // F, at its rows offsets[t] − offsets[F·(t // F)] up to offsets[t + 1] − offsets[F·(t // F)]:
-found in constant time. A row group holds whole batches. With `world_size` = R, which is 1 unless stated, R row groups
-hold a run of batches: the first has the rows 0, R, 2R, … of each batch, the next the rows 1, R + 1, …, so that each
-of R ranks reads its own. Rows of a batch stand in the order of the in-memory sampler: ascending positions for
-balls-and-bins and deterministic batches, the shuffled order for shuffle; rows that are named by the bytes of a column
-ascend by those bytes (unsigned, shorter first). A batch larger than the sampler's `max_batch_size` is truncated as in
-memory: the rows with the smallest `truncation_words` stay. With `padded_to` = B every batch has exactly B rows: the
-real ones first, then rows of weight 0 whose other columns mean nothing; the last column is then `weight`, a 32-bit
-float that is 1 or 0.
+Batch t is in part t // F, from row offsets[t] − offsets[F·(t // F)] up to row offsets[t + 1] − offsets[F·(t // F)],
+so it is found in constant time. A row group holds whole batches. With `world_size` = R (1 by default), R row groups
+together hold a run of batches: the first has the rows 0, R, 2R, … of each batch, the next the rows 1, R + 1, …, so
+that each of R ranks reads only its own rows. Rows of a batch are in the order of the in-memory sampler: ascending
+positions for balls-and-bins and deterministic batches, the shuffled order for shuffle. Rows identified by the bytes
+of a column ascend by those bytes (unsigned, shorter first). A batch larger than the sampler's `max_batch_size` is
+truncated as in memory: the rows with the smallest `truncation_words` stay. With `padded_to` = B every batch has
+exactly B rows: the real ones first, then rows of weight 0 whose other columns mean nothing. The last column is then
+`weight`, a 32-bit float that is 1 or 0.
 
-`columns` says which arrays a column becomes, the same in every batch (`batch_files.columns`). Dictionary columns are
-stored as their 32-bit codes.
+`columns` states which arrays a column becomes, the same in every batch (`batch_files.columns`). Dictionary columns
+are stored as their 32-bit codes.
 
-Checksums are xxh3 of 64 bits, as hexadecimal digits. Each row group has one, over all bytes from the end of the row
-group before it (or the beginning of the file) to its own end; they stand in the Parquet footer under
-`ballsbins.row_groups` as a JSON list of [end, checksum]. The checksum of a part in the manifest is that of the rest,
-the footer; the checksum of any other file is that of all of it. So each byte that is read is checked, and no other
-needs to be read for it.
+Checksums are 64-bit xxh3 hashes, as hexadecimal digits. Each row group has one, over all bytes from the end of the
+previous row group (or the beginning of the file) to its own end. They are stored in the Parquet footer under
+`ballsbins.row_groups` as a JSON list of [end, checksum]. The manifest's checksum of a part covers only the rest of
+the part, its footer; the checksum of any other file covers the whole file. So every byte that is read is checked, and
+checking it needs no other bytes.
 
 The identity of a row is its position (inputs in the order given, files of a directory in order of their path, then
 rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers as decimal digits.
 
-Where all epochs have the same batches (fixed bins, deterministic batches) only epoch 0 is stored: `stored_epoch`.
+If all epochs have the same batches (fixed bins, deterministic batches), only epoch 0 is stored: see `stored_epoch`.
 
-All epochs of a directory belong to one run: their batches follow from the run's own key, which `Key.for_run` derives
+All epochs of a directory belong to one run. Their batches follow from the run's own key, which `Key.for_run` derives
 from the master key and `run`, the run's public id. Other runs of the same master key have unrelated batches.
 
-`Manifest.public` holds nothing that depends on the key but its commitment. The rest of manifest.json (`files`: sizes
-and checksums of the parts), the batches, their sizes and the offsets are the assignment, as secret as the key: show
-them to nobody, and remove them after training. The dictionaries are as secret as the data.
+The key's commitment is the only thing in `Manifest.public` that depends on the key. The rest of manifest.json
+(`files`: sizes and checksums of the parts), the batches, their sizes and the offsets reveal the assignment and are as
+secret as the key: show them to nobody, and remove them after training. The dictionaries are as secret as the data.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from ballsbins.samplers import Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
-FORMAT_VERSION = 3  # 2 added `run`; 3 the types of columns, checksums, names of files and ranks
+FORMAT_VERSION = 3  # 2 added `run`; 3 added the types of columns, checksums, names of files and ranks
 MANIFEST_NAME = "manifest.json"
-ROW_GROUPS_KEY = "ballsbins.row_groups"  # in the footer of a part
+ROW_GROUPS_KEY = "ballsbins.row_groups"  # metadata key in the footer of a part
 WEIGHT_COLUMN = "weight"
 _EPOCH_DIRECTORY = re.compile(r"epoch-(\d{6,})")
 _REBUILD = "Was this manifest changed by hand? Build the epoch again."
@@ -69,14 +69,14 @@ _REBUILD = "Was this manifest changed by hand? Build the epoch again."
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file of an epoch: its name, its size in bytes, and the checksum that the format describes."""
+    """A file of an epoch: its name, its size in bytes, and its checksum as defined by the format."""
 
     name: str
     bytes: int
     checksum: str
 
     def __post_init__(self) -> None:
-        """Validate, once: a name must not lead out of the directory."""
+        """Validate the fields: a name must not lead out of the directory."""
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w-][\w.-]*", self.name):
             raise InvalidInputError("the name of a file", self.name, "one within the epoch", _REBUILD)
         _check.integer("the size of a file", self.bytes, 0, advice=_REBUILD)
@@ -86,7 +86,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of an epoch beside its manifest."""
+    """The files of an epoch other than its manifest."""
 
     offsets: StoredFile
     parts: tuple[StoredFile, ...]
@@ -99,7 +99,7 @@ class Files:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Files:
-        """Build what `dataclasses.asdict` made plain."""
+        """Build the object that `dataclasses.asdict` turned into plain data."""
         plain = _check.fields("files", saved, {field.name for field in fields(Files)}, advice=_REBUILD)
         words = plain["dictionaries"]
         return Files(
@@ -111,7 +111,7 @@ class Files:
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file that an epoch was built from: its name, its size in bytes, and a keyed digest of what was read."""
+    """A file that an epoch was built from: its name, its size in bytes, and a keyed digest of its content."""
 
     name: str
     bytes: int
@@ -122,10 +122,10 @@ class InputFile:
 class Manifest:
     """The facts of one epoch of batch files.
 
-    `columns` are the files' columns, in order. `mechanism` is what the batches were built for, where the noise was
-    already decided; its sampler is `sampler`. `inputs` tells two inputs apart, `key_commitment` two master keys,
-    and `run` two runs of one master key: epochs of a run agree in all three. Digests of inputs are keyed: with plain
-    ones, somebody who knows all rows but one could guess the last and check. Of all this only `files` is secret.
+    `columns` are the files' columns, in order. `mechanism` is the mechanism that the batches were built for, if the
+    noise was already decided; its sampler is `sampler`. `inputs` identifies the inputs, `key_commitment` the master
+    key, and `run` one of its runs: epochs of a run agree in all three. Digests of inputs are keyed, because somebody
+    who knows all rows but one could check guesses of the last row against a plain digest. Only `files` is secret.
     """
 
     sampler: Sampler
@@ -144,7 +144,7 @@ class Manifest:
     files: Files | None = None
 
     def __post_init__(self) -> None:
-        """Validate, once."""
+        """Validate the fields."""
         _check.integer("epoch", self.epoch, 0, MAX_EPOCH, advice=_REBUILD)
         _check.integer("num_examples", self.num_examples, 0, MAX_EXAMPLES, advice=_REBUILD)
         _check.integer("batches_per_file", self.batches_per_file, 1, advice=_REBUILD)
@@ -188,9 +188,9 @@ class Manifest:
         return step // self.batches_per_file
 
     def require_same_run(self, other: Manifest) -> None:
-        """Raise unless `other` is of the same run: all facts but the epoch, and how it is cut into files, agree."""
+        """Raise unless `other` belongs to the same run: they differ only in the epoch and its division into files."""
         mine, theirs = self._of_the_run(), other._of_the_run()
-        # Another key or run also has other digests, so name the cause first.
+        # A different key or run also changes the digests, so name the cause first.
         for name in dict.fromkeys(("key_commitment", "run", *mine)):
             if mine[name] != theirs[name]:
                 what, here, there = name, mine[name], theirs[name]
@@ -208,7 +208,7 @@ class Manifest:
         return plain
 
     def public(self) -> dict[str, Any]:
-        """Plain data for logs: all but `files`, which is secret."""
+        """Plain data for logs: everything except `files`, which is secret."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "files"}
         plain["sampler"] = self.sampler.to_dict()
         plain["mechanism"] = None if self.mechanism is None else self.mechanism.to_dict()
@@ -218,7 +218,7 @@ class Manifest:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Manifest:
-        """Build the manifest of plain data. All fields must be there, and no others."""
+        """Build the manifest from plain data. All fields must be present, and no others."""
         found = (saved.get("format"), saved.get("format_version"))
         if found != (FORMAT, FORMAT_VERSION):
             advice = "Update ballsbins if this was written by a later version."
@@ -241,13 +241,13 @@ class Manifest:
         return Manifest(**plain)
 
     def to_json(self) -> str:
-        """The content of manifest.json, with what is secret of it."""
+        """The content of manifest.json, including its secret part."""
         plain = self.public() | {"files": None if self.files is None else asdict(self.files)}
         return json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @staticmethod
     def from_json(text: str, path: object) -> Manifest:
-        """Read the content of manifest.json; `path` is named in errors."""
+        """Parse the content of manifest.json; errors name `path`."""
         try:
             return Manifest.from_dict(json.loads(text))
         except InvalidInputError as error:
@@ -259,17 +259,17 @@ class Manifest:
 
 
 def stored_epoch(sampler: Sampler, epoch: int) -> int:
-    """The epoch whose files hold the batches of `epoch`: 0 for samplers that draw once for all epochs."""
+    """The epoch whose files hold the batches of `epoch`: 0 if the sampler draws once for all epochs."""
     return 0 if sampler.draws_once else epoch
 
 
 def epoch_name(epoch: int) -> str:
-    """The directory of an epoch."""
+    """The directory name of an epoch."""
     return f"epoch-{epoch:06d}"
 
 
 def epoch_number(name: str) -> int | None:
-    """The epoch of a directory's name, or None if it is not one of an epoch."""
+    """The epoch that a directory name stands for, or None if it is not the name of an epoch directory."""
     found = _EPOCH_DIRECTORY.fullmatch(PurePosixPath(name).name)
     return None if found is None else int(found[1])
 

@@ -1,4 +1,4 @@
-"""Read batch files front to back: one batch per step, from any (epoch, step) on, a little ahead of their use."""
+"""Read batch files front to back: one batch per step, starting at any (epoch, step), a little ahead of use."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class OtherWorldSizeWarning(UserWarning):
-    """The files are laid out for another number of ranks: the batches are right, but reading them costs more."""
+    """The files are laid out for a different number of ranks: batches are correct, but reading them costs more."""
 
 
 class BatchFiles:
     """A directory of batch files, as `batch_files.format` describes it; made by `open`.
 
-    Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the sampler;
-    a later start gives the same batches from there on, and costs the reading of at most one row group that is not
-    used; over all ranks every batch is partitioned as `Batches.for_rank` does, and every rank has all the steps. All
-    bytes that are read are compared with their checksums.
+    Formal guarantees: `batches` gives the rows of step start, start + 1, …, each once, in the order of the sampler.
+    A later start gives the same batches from there on, and reads at most one row group that it does not use. Over all
+    ranks every batch is partitioned as `Batches.for_rank` does, and every rank gets all the steps. All bytes read are
+    compared with their checksums.
 
     Attributes:
         manifest: the public facts of the run that the files belong to.
-        epochs: the numbers of the complete epochs that are there now.
+        epochs: the numbers of the complete epochs that exist now.
 
     Example:
         >>> import pyarrow as pa
@@ -54,7 +54,7 @@ class BatchFiles:
     """
 
     def __init__(self, directory: Location, manifest: Manifest) -> None:
-        """Use `open`."""
+        """Internal: call `open` instead."""
         self._directory, self._manifest = directory, manifest
 
     @classmethod
@@ -63,14 +63,14 @@ class BatchFiles:
 
         Args:
             directory: the directory, of mode 0700, or its address in an object store.
-            group_readable: whether mode 0770 will do: then the group is trusted with the batches.
+            group_readable: whether to accept mode 0770, which trusts the group with the batches.
 
         Returns:
             The batch files.
 
         Raises:
             DataError: there is no complete epoch, or its manifest is damaged.
-            SecretError: others than the owner may use the directory.
+            SecretError: users other than the owner may use the directory.
         """
         place = located(directory)
         epochs = complete_epochs(place)
@@ -83,12 +83,12 @@ class BatchFiles:
 
     @property
     def manifest(self) -> Manifest:
-        """The public facts: those of the first epoch that was there. All epochs of a run agree but in `epoch`."""
+        """The public facts, taken from the first epoch found. Epochs of a run differ only in `epoch`."""
         return self._manifest
 
     @property
     def epochs(self) -> tuple[int, ...]:
-        """The complete epochs that are there now."""
+        """The complete epochs that exist now."""
         return complete_epochs(self._directory)
 
     def batches(
@@ -99,41 +99,41 @@ class BatchFiles:
         ranks: int = 1,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Give the batches of an epoch from step `start` on, empty ones too.
+        """Give the batches of an epoch from step `start` on, including empty ones.
 
-        They are views of what was read, without a copy, if the files were built for `ranks` ranks (build
-        --world-size), and each rank reads only its own rows. With another number of ranks every rank reads all rows,
-        and a warning says so. The number of rows of a batch is secret, unless padded: log it nowhere.
+        If the files were built for `ranks` ranks (build --world-size), the batches are views of what was read,
+        without a copy, and each rank reads only its own rows. With a different number of ranks every rank reads all
+        rows, and a warning says so. The number of rows of a batch is secret, unless padded: do not log it.
 
         Args:
             epoch: the number of the epoch, from 0.
             start: the first step to give.
             rank: the number of this process, from 0.
-            ranks: the number of processes that share every batch.
+            ranks: the number of processes among which every batch is divided.
             columns: the columns to read; all by default.
 
         Yields:
             One Arrow record batch for each step.
 
         Raises:
-            InvalidInputError: an argument is out of its range, or a column is not there.
-            DataError: the epoch is not there, is of another run, or is damaged.
+            InvalidInputError: an argument is out of range, or a column does not exist.
+            DataError: the epoch does not exist, belongs to another run, or is damaged.
         """
         return read_batches(*self._request(epoch, start, rank, ranks, columns))
 
     def dictionary(self, column: str, epoch: int = 0) -> pa.Array:
-        """Say what the codes of a dictionary column stand for.
+        """Return the values that the codes of a dictionary column stand for.
 
         Args:
             column: the name of the column.
-            epoch: an epoch that is there. All epochs of a run have the same dictionaries.
+            epoch: an existing epoch. All epochs of a run have the same dictionaries.
 
         Returns:
-            The values: that of code c is the c-th.
+            The values; code c stands for the c-th value, counted from 0.
 
         Raises:
-            InvalidInputError: the column is not one with a dictionary.
-            DataError: the epoch is not there, or is damaged.
+            InvalidInputError: the column has no dictionary.
+            DataError: the epoch does not exist, or is damaged.
         """
         opened = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch)))
         known = list(opened.dictionaries)
@@ -144,16 +144,16 @@ class BatchFiles:
         return opened.dictionaries[column].dictionary
 
     def paths(self, epoch: int) -> list[Location]:
-        """Name the files that hold the rows of an epoch.
+        """Return the locations of the files that hold the rows of an epoch.
 
         Args:
             epoch: the number of the epoch, from 0.
 
         Returns:
-            The offsets, the dictionaries if there are any, then the parts in order.
+            The offsets, the dictionaries if there are any, and then the parts in order.
 
         Raises:
-            DataError: the epoch is not there, or is of another run.
+            DataError: the epoch does not exist, or belongs to another run.
         """
         opened = self._open_epoch(stored_epoch(self._manifest.sampler, check_epoch(epoch)))
         return [opened.directory / file.name for file in opened.files.all]
@@ -178,7 +178,7 @@ class BatchFiles:
     def _request(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
     ) -> tuple[EpochReader, int, int, int, list[str] | None]:
-        """What is asked for, checked: the open epoch, the first step, the rank, the ranks and the columns."""
+        """Check a request and resolve it to the open epoch, the first step, the rank, the ranks and the columns."""
         number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = _check.integer("start", start, 0, self._manifest.steps, advice=advice)
@@ -205,7 +205,7 @@ class BatchFiles:
         return EpochReader(self._directory / epoch_name(epoch), manifest)
 
     def __repr__(self) -> str:
-        """Show where, and public facts."""
+        """Show the location and public facts."""
         return f"BatchFiles({str(self._directory)!r}, {self._manifest.sampler!r})"
 
 
@@ -231,25 +231,26 @@ def padded_arrays(
     ranks: int = 1,
     columns: Sequence[str] | None = None,
 ) -> Iterator[Arrays]:
-    """Give batches as NumPy arrays of one, public length, with their `weight`: what JAX compiles once for.
+    """Give batches as NumPy arrays of one public length, with their `weight`, so that JAX compiles only once.
 
-    The length is that of the largest batch there may be, divided among the ranks; files need not be padded. Rows of
-    weight 0 hold nothing: multiply losses or clipped gradients by the weight, and divide by the public n/T.
+    The length is the largest possible batch size, divided among the ranks; the files themselves need not be padded.
+    Rows of weight 0 hold no example: multiply losses or clipped gradients by the weight, and divide by the public
+    n/T.
 
     Args:
         files: the batch files.
         epoch: the number of the epoch, from 0.
         start: the first step to give.
         rank: the number of this process, from 0.
-        ranks: the number of processes that share every batch.
+        ranks: the number of processes among which every batch is divided.
         columns: the columns to read; all by default.
 
     Yields:
-        For each step a dict from column to array.
+        One dict per step, from column name to array.
 
     Raises:
-        InvalidInputError: the sampler has no largest batch, or a column of the table is named `weight`.
-        DataError: a batch is larger than it may be.
+        InvalidInputError: the sampler does not limit the batch size, or a column of the table is named `weight`.
+        DataError: a batch is larger than the limit.
 
     Example:
         >>> import pyarrow as pa
@@ -269,7 +270,7 @@ def padded_arrays(
     if files.manifest.padded_to is not None:
         stored = list(dict.fromkeys([*stored, WEIGHT_COLUMN]))
     elif WEIGHT_COLUMN in stored:
-        # clipped gradients are multiplied by ours: another would exceed the clip norm
+        # Clipped gradients are multiplied by our weight; a weight from the table could exceed the clip norm.
         raise InvalidInputError(
             "columns",
             WEIGHT_COLUMN,
@@ -286,7 +287,7 @@ def padded_arrays(
 
 
 def largest_batch(manifest: Manifest) -> int:
-    """The size that no batch of these files exceeds: a public number."""
+    """The size that no batch of these files exceeds. It is public."""
     if manifest.padded_to is not None:
         return manifest.padded_to
     size = manifest.sampler.largest_batch(manifest.num_examples)
@@ -310,17 +311,17 @@ def arrays(
     *,
     writable: bool = False,
 ) -> Iterator[tuple[Arrays, int]]:
-    """Give (the arrays, the number of rows) of each batch; `batch_files.columns` says which arrays there are.
+    """Give (the arrays, the number of rows) of each batch; `batch_files.columns` describes the arrays.
 
-    This is the one way from batch files to arrays: `padded_arrays`, the dataset for PyTorch and the trainer use it.
-    It takes what `BatchFiles.batches` takes, and checks it at once. The arrays are views of what was read, or of one
-    copy of it if they are to be `writable`. So a batch that is kept keeps some others in memory.
+    Every path from batch files to arrays goes through here: `padded_arrays`, the PyTorch dataset and the trainer.
+    It takes the arguments of `BatchFiles.batches` and checks them at once. The arrays are views of what was read, or
+    of one copy of it if they must be `writable`. So keeping one batch also keeps some others in memory.
     """
     return read_arrays(*files._request(epoch, start, rank, ranks, columns), writable=writable)
 
 
 def padded(batch: Arrays, rows: int, size: int, fills: Mapping[str, Any]) -> Arrays:
-    """Fill every column up to `size` rows; add the weight if there is none."""
+    """Fill every column up to `size` rows, and add the weight column if there is none."""
     _check.integer("size", size, 1, advice="Give the fixed size of batches.")
     if rows > size:
         raise DataError("A batch of the batch files is larger than it may be. Build them again.")

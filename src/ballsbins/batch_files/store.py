@@ -1,7 +1,7 @@
-"""Where tables, batches and assignments are: a directory of this machine, or an address of an object store.
+"""Locations of tables, batches and assignments: a directory on this machine, or an address in an object store.
 
-Everything goes through `pyarrow.fs` (`s3://`, `gs://`, `abfs://`, `hdfs://`); other schemes through `fsspec` where it
-is installed. No caller renames anything, since stores cannot: a file is there when its writer has closed it.
+Everything goes through `pyarrow.fs` (`s3://`, `gs://`, `abfs://`, `hdfs://`); other schemes go through `fsspec` if it
+is installed. No caller renames anything, since stores cannot: a file appears when its writer has closed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ xxhash = Later("xxhash", feature="Checksums of tables", extra="data")
 
 DIRECTORY_MODE = 0o700
 _SECRET_QUERY = ("access_key", "secret_key", "session_token")
-# What a store says, and what to do about it.
+# Error messages of stores, and what the user should do about each.
 _ADVICE = {
     r"ACCESS_DENIED|InvalidAccessKeyId|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE|HTTP status 40[13]": (
         "The store refused: set credentials that may do this, as its own tools find them (for s3:// "
@@ -47,8 +47,8 @@ class Location:
 
     Attributes:
         filesystem: the pyarrow file system.
-        path: the path in it.
-        address: what `located` makes this of again. It has no credentials.
+        path: the path within that file system.
+        address: the address from which `located` makes this location again. It has no credentials.
     """
 
     filesystem: Any
@@ -56,14 +56,14 @@ class Location:
     address: str
 
     def __truediv__(self, name: str) -> Location:
-        """What is below, by name."""
+        """The location of `name` below this one."""
         before, mark, query = self.address.partition("?") if self.local is None else (self.address, "", "")
         return Location(
             self.filesystem, f"{self.path.rstrip('/')}/{name}", f"{before.rstrip('/')}/{name}{mark}{query}"
         )
 
     def __str__(self) -> str:
-        """The address for people, without what tells how to reach the store."""
+        """The address to show to people, without the settings that say how to reach the store."""
         return self.address if self.local is not None else self.address.partition("?")[0]
 
     @property
@@ -73,23 +73,23 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        """The directory that it is in."""
+        """The directory that contains this location."""
         before, mark, query = self.address.partition("?") if self.local is None else (self.address, "", "")
         upper = before.rstrip("/").rpartition("/")[0] if "/" in before else "."
         return Location(self.filesystem, self.path.rpartition("/")[0] or "/", f"{upper}{mark}{query}")
 
     @property
     def local(self) -> Path | None:
-        """The path on this machine; None in a store."""
+        """The path on this machine, or None in a store."""
         return Path(self.path) if isinstance(self.filesystem, fs.LocalFileSystem) else None
 
     @property
     def everywhere(self) -> str:
-        """What `located` finds this by in any process, whatever directory it runs in."""
+        """An address from which `located` finds this in any process, whatever its working directory."""
         return self.path if self.local is not None else self.address
 
     def info(self) -> Any:
-        """What the store knows of it: `pyarrow.fs.FileInfo`."""
+        """What the file system knows about it: `pyarrow.fs.FileInfo`."""
         with naming(self):
             return self.filesystem.get_file_info(self.path)
 
@@ -98,11 +98,11 @@ class Location:
         return bool(self.info().type == fs.FileType.File)
 
     def names(self) -> tuple[str, ...]:
-        """The names directly below, sorted; none if it does not exist."""
+        """The names directly below, sorted; empty if this does not exist."""
         return tuple(sorted(entry.base_name for entry in self._below(recursive=False)))
 
     def files(self) -> list[tuple[Location, Any]]:
-        """All files below, at any depth, in order of their path, with what the store knows of each."""
+        """All files below, at any depth, in order of path, with what the file system knows about each."""
         base = self.path.rstrip("/")
         found = sorted(self._below(recursive=True), key=lambda entry: entry.path)
         return [
@@ -117,25 +117,25 @@ class Location:
             return self.filesystem.get_file_info(chosen)
 
     def open(self) -> Any:
-        """An Arrow file to read from anywhere in it."""
+        """Open an Arrow file for random access."""
         with naming(self):
             return self.filesystem.open_input_file(self.path)
 
     def open_stream(self) -> Any:
-        """An Arrow stream to read from the front, unpacked if the name says that it is packed."""
+        """Open an Arrow stream that reads from the front, decompressed if the name says that it is compressed."""
         with naming(self):
             return self.filesystem.open_input_stream(self.path)
 
     def read_bytes(self) -> bytes:
-        """All of a file."""
+        """The whole content of a file."""
         with naming(self), self.filesystem.open_input_stream(self.path, compression=None) as stream:
             return bytes(stream.read())
 
     @contextmanager
     def create(self) -> Iterator[Sink]:
-        """Give a `Sink`; the file, of mode 0600 where there are modes, is there for good when the block ends well.
+        """Give a `Sink`; when the block succeeds, the file is there for good, with mode 0600 where there are modes.
 
-        What a block that fails has written is removed.
+        If the block fails, what it has written is removed.
         """
         with naming(self, "written"):
             sink = Sink(self._new_stream())
@@ -164,7 +164,7 @@ class Location:
         return sink
 
     def make_directory(self) -> None:
-        """Make a directory of mode 0700 where there are directories; stores have none."""
+        """Create a directory of mode 0700; does nothing in stores, which have no directories."""
         if self.local is not None:
             with naming(self, "written"):
                 self.local.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Location:
             self.filesystem.delete_file(self.path)
 
     def remove_tree(self) -> None:
-        """Remove a directory and all below it; nothing happens if there is none."""
+        """Remove a directory and everything below it; does nothing if it does not exist."""
         with naming(self, "removed"):
             if self.local is not None:
                 if self.local.exists():
@@ -184,19 +184,19 @@ class Location:
                 self.filesystem.delete_dir(self.path)
 
     def sync(self) -> None:
-        """Have the disk of this machine keep the names in a directory; stores keep what they have confirmed."""
+        """Make the local disk persist the names in a directory; stores keep what they have confirmed."""
         if self.local is not None:
             sync(self.local)
 
 
 class Sink:
-    """A file that is being written, for pyarrow's writers: it counts and hashes the bytes as they pass.
+    """A file being written, for pyarrow's writers: it counts and hashes the bytes that pass through.
 
     Attributes:
-        bytes: how many have passed.
+        bytes: how many bytes have passed through.
     """
 
-    closed = False  # Arrow closes its writer, `Location.create` the file
+    closed = False  # Arrow closes its own writer; `Location.create` closes the file
 
     def __init__(self, stream: Any) -> None:
         """Take an open stream."""
@@ -208,14 +208,14 @@ class Sink:
         view = memoryview(data).cast("B")
         self._hash.update(view)
         done = 0
-        while done < len(view):  # a file of this machine may take a part at a time
+        while done < len(view):  # a local file may accept only part of the data at a time
             taken = self.stream.write(view[done:])
             done += len(view) if taken is None else taken
         self.bytes += len(view)
         return len(view)
 
     def tell(self) -> int:
-        """How many bytes have passed."""
+        """The number of bytes written so far."""
         return self.bytes
 
     def flush(self) -> None:
@@ -225,26 +225,26 @@ class Sink:
         """Do nothing: `Location.create` closes the file."""
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Always true."""
         return True
 
     def readable(self) -> bool:
-        """Say no."""
+        """Always false."""
         return False
 
     def seekable(self) -> bool:
-        """Say no."""
+        """Always false."""
         return False
 
     def section(self) -> str:
-        """The xxh3 hash, 64 bits as hexadecimal digits, of the bytes since the last call; the next begins here."""
+        """The 64-bit xxh3 hash, as hexadecimal digits, of the bytes since the last call; a new section begins."""
         found = str(self._hash.hexdigest())
         self._hash.reset()
         return found
 
     @property
     def checksum(self) -> str:
-        """The xxh3 hash of the bytes since the last `section`, or of all if there was none."""
+        """The xxh3 hash of the bytes since the last `section`, or of all bytes if there was none."""
         return str(self._hash.hexdigest())
 
 
@@ -252,14 +252,14 @@ def located(address: str | os.PathLike[str]) -> Location:
     """Find the file system of an address.
 
     Args:
-        address: a path of this machine, or an address such as s3://bucket/clicks. Settings of pyarrow.fs may follow
-            behind a question mark, such as s3://bucket/clicks?region=eu-west-1.
+        address: a local path, or an address such as s3://bucket/clicks. Settings of pyarrow.fs may follow a question
+            mark, as in s3://bucket/clicks?region=eu-west-1.
 
     Returns:
         The location. Nothing is read yet.
 
     Raises:
-        InvalidInputError: the scheme is not known, or the address has credentials.
+        InvalidInputError: the scheme is unknown, or the address contains credentials.
 
     Example:
         >>> here = located("batches") / "epoch-000000"
@@ -299,7 +299,7 @@ def _filesystem(address: str) -> tuple[Any, str]:
     except OSError as error:
         raise _told(error, address, "reached") from None
     if isinstance(found, fs.S3FileSystem):
-        # Uploads in the background have no limit: a slow store would fill the memory.
+        # Background uploads have no limit: a slow store would let them fill the memory.
         settings = found.__reduce__()[1][0] | {"background_writes": False}
         found = fs.S3FileSystem(
             **{name: value for name, value in settings.items() if value not in (None, "")}
@@ -327,7 +327,7 @@ def _through_fsspec(address: str) -> tuple[Any, str]:
 
 @contextmanager
 def naming(where: Location | str, doing: str = "read") -> Iterator[None]:
-    """Turn what goes wrong with a file or a store into one sentence that names it and says what to do."""
+    """Turn an error of a file or a store into one sentence that names it and says what to do."""
     try:
         yield
     except (OSError, arrow.ArrowException) as error:
@@ -345,7 +345,7 @@ def _told(error: BaseException, address: str, doing: str) -> DataError:
 
 
 def _one_line(error: BaseException) -> str:
-    """What an error says, in one line, without the store's number of the request."""
+    """The message of an error in one line, without the store's request number."""
     strerror = getattr(error, "strerror", None)
     said = " ".join(str(strerror or error).split())
     return re.sub(r"[ ,]*\(?Request ?ID: [^)]*\)?", "", said).rstrip(".")

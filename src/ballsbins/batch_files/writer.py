@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Writing batch files", extra="data")
 parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
-_MOST_BYTES = 1 << 25  # of a row group, if rows are wider than the first; one batch may be larger
-_TAKEN_GROUPS = 8  # row groups whose rows are put in order at a time
-_MOST_PADDED = 1 << 20  # rows, blank ones too, that are put in order at a time
+_MOST_BYTES = 1 << 25  # limit of a row group whose rows are wider than the first ones; a single batch may exceed it
+_TAKEN_GROUPS = 8  # row groups whose rows are put in order at once
+_MOST_PADDED = 1 << 20  # rows, including blank ones, that are put in order at once
 
 
 class PartsWriter:
-    """Part files of an epoch, one after the other; `write_epoch_end` follows when all parts are there.
+    """Writes the part files of an epoch one after the other; call `write_epoch_end` once all parts exist.
 
     Attributes:
-        parts: the part files that are written.
+        parts: the part files written so far.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class PartsWriter:
         first_part: int = 0,
         dictionary_encoded: Sequence[str] | bool = True,
     ) -> None:
-        """Begin with a part.
+        """Start at the beginning of a part.
 
         Args:
             directory: the directory of the epoch.
-            schema: the schema of the rows as they come in, without weights.
-            manifest: of the whole epoch.
-            rows_per_group: the rows of a row group, about: it holds whole batches.
+            schema: the schema of the incoming rows, without weights.
+            manifest: the manifest of the whole epoch.
+            rows_per_group: the approximate number of rows in a row group, which holds whole batches.
             compression: of the Parquet files.
-            first_part: the part that begins with the first batch to be written.
-            dictionary_encoded: the columns that Parquet encodes by a dictionary of its own; all, if True.
+            first_part: the part that begins with the first batch to write.
+            dictionary_encoded: the columns that Parquet encodes with a dictionary of its own; True for all columns.
         """
         self._directory, self._manifest = directory, manifest
         self._schema = written_schema(schema, padded=manifest.padded_to is not None)
         self._rows_per_group = rows_per_group
         self._options = {"compression": compression, "use_dictionary": dictionary_encoded}
-        self._step = first_part * manifest.batches_per_file  # the next one to be written
+        self._step = first_part * manifest.batches_per_file  # the next step to write
         self._sizes: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         self._suffix = _suffix()
         self._open: _Part | None = None
@@ -79,11 +79,11 @@ class PartsWriter:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """The rows of each batch that was written, with those that pad it."""
+        """The number of rows of each batch written so far, including padding."""
         return np.concatenate(self._sizes)
 
     def write(self, batches: Arranged) -> None:
-        """Write the next batches; they begin where the last ones ended."""
+        """Write the next batches; they begin where the previous ones ended."""
         size = self._manifest.padded_to
         for some in [batches] if size is None else padded(batches, size):
             self._write(some)
@@ -106,12 +106,12 @@ class PartsWriter:
                 self._open = None
 
     def _add(self, part: _Part, batches: Arranged, ends: NDArray[np.int64], first: int, stop: int) -> None:
-        """Write the row groups of batches `first` … `stop` − 1 of those given: runs of batches, rank by rank."""
+        """Write the row groups of batches `first` … `stop` − 1: runs of batches, rank by rank."""
         width = batches.table.nbytes / max(batches.table.num_rows, 1)
         group = max(1, min(self._rows_per_group, int(_MOST_BYTES / max(width, 1))))
         for begin, end in _runs(ends, first, stop, _TAKEN_GROUPS * group):
             order, groups = self._by_rank(batches, ends, begin, end, group)
-            # a column stays in the cache while all its rows are gathered
+            # Gather all rows of a column before the next, so that the column stays in the cache.
             taken = batches.table.take(arrow.array(order.astype(np.uint32)))
             if taken.schema != self._schema:
                 taken = taken.cast(self._schema)
@@ -123,7 +123,7 @@ class PartsWriter:
     def _by_rank(
         self, batches: Arranged, ends: NDArray[np.int64], first: int, stop: int, group: int
     ) -> tuple[NDArray[np.int64], list[int]]:
-        """The rows of some batches in the order of the file, and the number of rows of each row group."""
+        """The rows of some batches in file order, and the number of rows of each row group."""
         ranks = self._manifest.world_size
         order, groups = [], []
         for begin, end in _runs(ends, first, stop, ranks * group):
@@ -134,14 +134,14 @@ class PartsWriter:
         return np.concatenate(order), groups
 
     def abandon(self) -> None:
-        """Let go of the open file, if any, whatever is wrong with it: an error is on its way already."""
+        """Close the open file, if any, and ignore its errors: another error is already being raised."""
         if self._open is not None:
             self._open.abandon()
             self._open = None
 
 
 def _runs(ends: NDArray[np.int64], first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut batches into runs of about `rows` rows, at most one batch more. A run has rows."""
+    """Cut batches into runs of about `rows` rows, exceeded by at most one batch. No run is empty."""
     count = -(-int(ends[stop] - ends[first]) // rows)
     cuts = np.linspace(ends[first], ends[stop], count + 1)[1:-1]
     steps = np.unique([first, *(np.searchsorted(ends[first:stop], cuts) + first), stop])
@@ -151,17 +151,17 @@ def _runs(ends: NDArray[np.int64], first: int, stop: int, rows: int) -> Iterator
 
 
 class _Part:
-    """One part that is being written, and the checksums of its row groups."""
+    """A part that is being written, and the checksums of its row groups."""
 
     def __init__(self, location: Location, schema: pa.Schema, options: dict[str, Any]) -> None:
         self._location, self._groups = location, list[tuple[int, str]]()
         self._creating = location.create()
         self._sink = self._creating.__enter__()
-        # in a random order, statistics do not help to find a row
+        # Rows are in random order, so statistics would not help to find a row.
         self._file = parquet.ParquetWriter(self._sink, schema, write_statistics=False, **options)
 
     def write(self, table: pa.Table) -> None:
-        """Write one row group, which may have no rows."""
+        """Write one row group, which may be empty."""
         self._file.write_table(table, row_group_size=max(table.num_rows, 1))
         self._groups.append((self._sink.bytes, self._sink.section()))
 
@@ -185,17 +185,17 @@ def write_epoch_end(
     parts: Sequence[StoredFile],
     dictionaries: pa.RecordBatch | None = None,
 ) -> Manifest:
-    """Write what follows the parts of an epoch: offsets, dictionaries and, last, the manifest.
+    """Write what follows the parts of an epoch: the offsets, the dictionaries and, last, the manifest.
 
     Args:
         directory: the directory of the epoch.
-        manifest: the facts of the epoch, with its inputs.
-        sizes: the rows of each batch in the files.
+        manifest: the facts of the epoch, including its inputs.
+        sizes: the number of rows of each batch in the files.
         parts: the part files, in order.
-        dictionaries: a batch of no rows, whose columns have the dictionaries.
+        dictionaries: a batch without rows whose columns carry the dictionaries.
 
     Returns:
-        The manifest as written: with the names and checksums of all files.
+        The manifest as written, with the names and checksums of all files.
     """
     suffix, content = _suffix(), io.BytesIO()
     np.save(content, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))))
@@ -214,12 +214,12 @@ def _written(location: Location, content: Any) -> StoredFile:
 
 
 def _suffix() -> str:
-    """Tell the files of one attempt from those of another, so that none overwrites what a manifest names."""
+    """A random suffix that keeps the files of different attempts apart, so none overwrites what a manifest names."""
     return secrets.token_hex(4)
 
 
 def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
-    """The schema of the files: that of the input, with a weight if batches are padded."""
+    """The schema of the files: that of the input, plus a weight if batches are padded."""
     if not padded:
         return schema
     columns = [entry if zero(entry.type).null_count == 0 else entry.with_nullable(True) for entry in schema]
@@ -227,7 +227,7 @@ def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
 
 
 def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
-    """Fill every batch up to `size` with rows of weight 0, behind the real ones; give some batches at a time."""
+    """Fill every batch up to `size` with rows of weight 0 after the real ones; give some batches at a time."""
     table = batches.table
     blank = arrow.table([zero(entry.type) for entry in table.schema], names=table.schema.names)
     nullable = arrow.schema([entry.with_nullable(True) for entry in table.schema])
@@ -248,7 +248,7 @@ def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
 
 
 def zero(kind: pa.DataType) -> pa.Array:
-    """One value of a type that stands for nothing: 0, the empty text or list; missing where there is neither."""
+    """A blank value of a type: 0, an empty text or list; missing if the type has neither."""
     if isinstance(kind, arrow.BaseExtensionType):
         return arrow.ExtensionArray.from_storage(kind, zero(kind.storage_type))
     if arrow.types.is_fixed_size_binary(kind):
