@@ -1,12 +1,12 @@
-"""Write only who goes where: (row identity, epoch, batch), for those who join it with their data in a warehouse.
+"""Write only the assignment, (row identity, epoch, batch), for users who join it with their data in a warehouse.
 
-Rows are in batch order. For samplers that put every row into one batch it is the embedded engine on the identities
+Rows are in batch order. For samplers that put every row into one batch, the embedded engine runs on the identities
 alone, so truncation and the search for duplicates are the same. Poisson puts a row into Bin(T, 1/T) batches of an
-epoch: on average one, none with probability 1/e; so the file has about n rows per epoch, a join with it repeats rows,
-and 37 % of the data are not in it. It is drawn batch by batch, in memory for one batch.
+epoch: one on average, and none with probability 1/e. So the file has about n rows per epoch, a join with it repeats
+rows, and 37 % of the data are not in it. Poisson batches are drawn one by one, and only one is in memory at a time.
 
-The file's key-value metadata has the public id of its run (`RUN_METADATA`): with it, more epochs of the run can be
-assigned later.
+The file's key-value metadata holds the public id of its run (`RUN_METADATA`). With it, further epochs of the run can
+be assigned later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROW_GROUP = 1 << 18
 
 
 class Positions(Inputs):
-    """A table of nothing but the numbers 0 … n − 1, without files."""
+    """A table that consists only of the numbers 0 … n − 1, without files."""
 
     def __init__(self, num_examples: int) -> None:
         """Take the number of rows."""
@@ -55,24 +55,24 @@ class Positions(Inputs):
 
     @property
     def bytes(self) -> int:
-        """As if every number was stored."""
+        """The size that the numbers would have if they were stored."""
         return 8 * self._rows
 
     def count(self) -> int:
-        """Their number."""
+        """The number of rows."""
         return self._rows
 
     @cached_property
     def stored_row_bytes(self) -> float:
-        """As if every number was stored."""
+        """The size per row if the numbers were stored."""
         return 8.0
 
     def sample(self) -> pa.Table:
-        """The first of them."""
+        """The first rows."""
         return arrow.table([arrow.array(np.arange(min(self._rows, _ROW_GROUP)))], schema=self.schema)
 
     def pieces(self) -> list[Piece]:
-        """As many numbers as a row group of the file has."""
+        """Pieces with as many numbers as a row group of the output file."""
         return [
             Piece(0, begin // _ROW_GROUP, begin, rows, 8 * rows)
             for begin in range(0, self._rows, _ROW_GROUP)
@@ -82,7 +82,7 @@ class Positions(Inputs):
     def read(
         self, rows: int, pieces: Sequence[Piece] | None = None, digests: Digests | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give some at a time; there is nothing to hash."""
+        """Give some rows at a time; there is nothing to hash."""
         del digests
         done = 0
         for piece in self.pieces() if pieces is None else pieces:
@@ -104,15 +104,15 @@ def plan_assignment(
     """Decide how to assign rows to batches.
 
     Args:
-        source: the table; or the number of rows where they are named by their position.
-        sampler: how batches are drawn; or a function from the number of rows to that.
-        identity_column: the unique column that names the rows.
+        source: the table; or the number of rows, if rows are identified by their position.
+        sampler: how batches are drawn; or a function that maps the number of rows to a sampler.
+        identity_column: the unique column that identifies the rows.
         memory: the limit on resident memory; 1 GB by default.
-        compression: of the Parquet file: snappy, zstd, lz4 or none.
-        workers: the number of threads; by default one for each core, if there is memory for them.
+        compression: codec of the Parquet file: snappy, zstd, lz4 or none.
+        workers: the number of threads; by default one per core, if there is enough memory for them.
 
     Returns:
-        What `assign` takes.
+        The plan that `assign` takes.
 
     Raises:
         InvalidInputError: an argument does not fit the sampler or the table.
@@ -159,21 +159,21 @@ def assign(
     *,
     scratch: Path | None = None,
 ) -> str:
-    """Write the assignment of some epochs as one Parquet file of mode 0600; it is as secret as the key.
+    """Write the assignment of some epochs as one Parquet file of mode 0600. The file is as secret as the key.
 
     Args:
-        plan: what is assigned, from `plan_assignment`.
+        plan: what to assign, from `plan_assignment`.
         path: the file to write, or its address in an object store; it must not exist yet.
-        key: a master key, for a new run; or the key of a run, `master.for_run(run)`, to continue that run.
+        key: a master key, to start a new run; or the key of a run, `master.for_run(run)`, to continue that run.
         epochs: the epochs to assign, counted from 0.
-        report: called with how far it is.
-        scratch: where temporary files go; by default beside the file, or in the system's directory for them.
+        report: called with the progress.
+        scratch: where temporary files go; by default beside the file, or in the system's temporary directory.
 
     Returns:
-        The public id of the run. The file has it, too: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
+        The public id of the run. The file also has it: `pyarrow.parquet.read_schema(path).metadata[RUN_METADATA]`.
 
     Raises:
-        InvalidInputError: no epoch is named.
+        InvalidInputError: `epochs` is empty.
         DataError: the file exists, or cannot be written.
 
     Example:
@@ -203,14 +203,14 @@ def assign(
 
 
 def checked_epochs(epochs: Sequence[int]) -> list[int]:
-    """The epochs to assign: at least one."""
+    """Check the epochs to assign: there must be at least one."""
     if not epochs:
         raise InvalidInputError("epochs", list(epochs), "at least one", "Name the epochs to assign, from 0.")
     return [check_epoch(epoch) for epoch in epochs]
 
 
 def assignment_schema(plan: BuildPlan, run_key: Key) -> pa.Schema:
-    """The columns of an assignment: what names a row, the epoch and the batch. Its metadata has the id of the run."""
+    """The columns of an assignment: row identity, epoch and batch. The metadata holds the id of the run."""
     return arrow.schema(
         [*plan.inputs.schema, arrow.field(EPOCH, arrow.int64()), arrow.field(BATCH, arrow.int32())],
         metadata={RUN_METADATA: str(run_key.run)},
@@ -257,7 +257,7 @@ def _epochs_of(
 
 
 def require_numbered(plan: BuildPlan) -> None:
-    """Refuse a column for a sampler, Poisson, that numbers the rows."""
+    """Refuse an identity column for Poisson, which identifies rows by their number."""
     if plan.identity is not None:
         raise InvalidInputError(
             "the identity column",

@@ -1,4 +1,4 @@
-"""What a build will do, before it does it: counts, sizes, disk and time, by a trial on some rows."""
+"""Plan a build before running it: counts, sizes, disk space and time, estimated by a trial on some rows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ballsbins.samplers import Key, Sampler
 
 COMPRESSIONS = ("snappy", "zstd", "lz4", "none")
 _PART_BYTES, _LEAST_PART_BYTES = 256 * 2**20, 16 * 2**20
-_PARTS_PER_WORKER = 4  # at least, if they do not get too small: or some would wait for the last one
+_PARTS_PER_WORKER = 4  # minimum, unless parts get too small: with fewer, workers would wait for the last one
 _MOST_WORKERS = 256
-_OPEN_FILES = 900  # of the 1,024 that most systems allow a process
-_MORE_DISK = 0.02  # what file systems need beside the content of files
+_OPEN_FILES = 900  # below the limit of 1,024 open files per process on most systems
+_MORE_DISK = 0.02  # extra disk space that file systems need beyond the content of files
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """One build, ready to be run for any epoch and key; validated as a whole by `plan_build`."""
+    """One build, ready to run for any epoch and key; `plan_build` makes it and validates all of it."""
 
     inputs: Inputs
     sampler: Sampler
@@ -50,17 +50,17 @@ class BuildPlan:
 
     @cached_property
     def trial(self) -> Trial:
-        """What some rows cost."""
+        """The measured cost of a sample of rows."""
         return Trial.run(self.inputs, self.compression, self.identity)
 
     @cached_property
     def row_bytes(self) -> float:
-        """Bytes of a row in memory, with what it carries while sorted: of some rows, or as footers say."""
+        """Bytes of a row in memory, including its sort data: the larger of the sample's and the footers' figures."""
         return max(self.trial.row_bytes, self.inputs.stored_row_bytes) + KEPT_BYTES
 
     @cached_property
     def workers(self) -> int:
-        """Threads that work at the same time: as stated, or one for each core, if there is memory for them."""
+        """Number of parallel threads: as requested, or one per core if there is enough memory for them."""
         if self.wanted_workers is not None:
             return self.wanted_workers
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -68,7 +68,7 @@ class BuildPlan:
 
     @cached_property
     def share(self) -> Memory:
-        """The memory of one worker."""
+        """The memory limit as divided among the workers."""
         return replace(self.memory, workers=self.workers)
 
     @property
@@ -77,29 +77,29 @@ class BuildPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Disk for the temporary files of one epoch; Poisson batches are drawn without any."""
+        """Disk space for the temporary files of one epoch; Poisson batches need none."""
         return int(self.num_examples * self.trial.spilled_row_bytes) if self.sampler.partitions else 0
 
     @property
     def written_rows(self) -> int:
-        """Rows of an epoch's files: all of the input, or as many as padding makes."""
+        """Number of rows in an epoch's files: as many as the input has, or the padded number."""
         return self.num_examples if self.padded_to is None else self.padded_to * self.sampler.steps
 
     @property
     def output_bytes(self) -> int:
-        """Disk for the files of one epoch."""
-        # blank rows compress to next to nothing, but their weights are there
+        """Disk space for the files of one epoch."""
+        # Blank rows compress to almost nothing, but their weights still take space.
         return int(self.num_examples * self.trial.compressed_row_bytes) + 8 * self.sampler.steps
 
     def disk_bytes(self, epochs: int = 1, together: int = 1) -> int:
-        """The most disk that is used at a time: temporary files go as the files that are made of them come.
+        """The most disk space used at any time: a temporary file is removed once the files made from it exist.
 
         Args:
             epochs: how many epochs are built and kept.
-            together: how many of them are built from one pass over the input.
+            together: how many of them one pass over the input builds.
         """
         at_once = min(epochs, together)
-        # a temporary file stays until what is made of it is written
+        # a temporary file stays until the files made from it are written
         in_work = int(self.output_bytes * min(1.0, self.workers / len(self.ranges())))
         most = 0
         for first in range(0, epochs, at_once):
@@ -109,11 +109,11 @@ class BuildPlan:
         return int(most * (1 + _MORE_DISK))
 
     def together(self, epochs: int, free: int | None = None) -> int:
-        """How many epochs are built from one pass over the input: as many as the open files and the disk allow.
+        """How many epochs one pass over the input builds: as many as the open files and the disk allow.
 
         Args:
-            epochs: how many are wanted.
-            free: the disk that there is; without a limit by default.
+            epochs: how many epochs are wanted.
+            free: the free disk space; unlimited by default.
         """
         most = max(1, min(epochs, _OPEN_FILES // (len(self.ranges()) * self.workers)))
         while free is not None and most > 1 and self.disk_bytes(epochs, most) > free:
@@ -122,22 +122,23 @@ class BuildPlan:
 
     @property
     def seconds(self) -> float:
-        """About how long an epoch takes."""
+        """The approximate time for one epoch, in seconds."""
         return self.num_examples * self.trial.row_seconds / self.workers
 
     @cached_property
     def batches_per_file(self) -> int:
-        """Batches in one part: as many as make a file of a good size, and some parts for each worker."""
+        """Batches in one part: enough for a file of reasonable size, but with several parts per worker."""
         total = max(1.0, self.row_bytes * self.written_rows)
         wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
         return int(max(1, min(self.sampler.steps, wanted * self.sampler.steps // total)))
 
     def ranges(self, num_places: int | None = None) -> Ranges:
-        """How places are cut into files for sorting.
+        """How places are divided into files for sorting.
 
         Args:
-            num_places: how many there are, if it is not one for each batch. A group of ranges is one or more whole
-                parts, which a worker sorts and writes; if places are no batches, all are one group.
+            num_places: the number of places, if it differs from the number of batches. A group of ranges is one or
+                more whole parts, which one worker sorts and writes. If places are not batches, all ranges form one
+                group.
         """
         spilled = int(self.num_examples * self.row_bytes)
         wanted = max(1, min(-(-spilled // self.share.bucket_bytes), self.share.max_files))
@@ -149,14 +150,14 @@ class BuildPlan:
         if width >= group:
             group = width = group * (width // group)
         ranges = Ranges(0, steps, group, width)
-        while len(ranges) > self.share.max_files:  # ranges are scattered again
+        while len(ranges) > self.share.max_files:  # too many files: use wider ranges, which are scattered again later
             group = width = self.batches_per_file * max(1, 2 * group // self.batches_per_file)
             ranges = Ranges(0, steps, group, width)
         return ranges
 
     @property
     def dictionary_encoded(self) -> list[str]:
-        """The columns, by their paths, that Parquet encodes with a dictionary."""
+        """The columns, by path, that Parquet encodes with a dictionary."""
         weight = [] if self.padded_to is None else [WEIGHT_COLUMN]
         return [*self.trial.dictionary_encoded, *weight]
 
@@ -167,12 +168,12 @@ class BuildPlan:
 
     @property
     def rows_per_read(self) -> int:
-        """Rows that are read at a time, to be joined to chunks: some of a chunk, as rows may be wider further on."""
+        """Rows to read at a time: a fraction of a chunk, because later rows may be wider; reads are joined to chunks."""
         return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 
     @property
     def _coded(self) -> list[str]:
-        """The columns that are stored as codes; what names the rows stays as it is."""
+        """The columns that are stored as codes; the identity column is stored unchanged."""
         named = None if self.identity is None else self.identity.name
         return [
             name
@@ -187,7 +188,7 @@ class BuildPlan:
 
     @property
     def row_schema(self) -> Any:
-        """The schema of rows while they are sorted and written: with codes for the values of dictionaries."""
+        """The schema of rows while they are sorted and written, with codes instead of dictionary values."""
         return stored_schema(self.inputs.schema, self._coded)
 
     def manifest(self, key: Key, epoch: int, digests: Sequence[str] | None = None) -> Manifest:
@@ -196,10 +197,10 @@ class BuildPlan:
         Args:
             key: the key of the run, from `Key.for_run`.
             epoch: the number of the epoch, from 0.
-            digests: the hash of every input file, if they have been read; it is keyed here.
+            digests: the hash of every input file, if they have been read; this method keys it.
 
         Raises:
-            SecretError: `key` is a master key. A run id drawn here would not be that of the batches.
+            SecretError: `key` is a master key. A run id drawn here would not match that of the batches.
         """
         if key.run is None:
             raise SecretError(
@@ -233,12 +234,12 @@ class BuildPlan:
         )
 
     def require_disk(self, directory: Location, scratch: Path | None = None, epochs: int = 1) -> int:
-        """Raise before anything is written if the disk is clearly too small; return how many epochs go together.
+        """Raise before anything is written if the disk is clearly too small; return how many epochs fit in one pass.
 
         Args:
-            directory: where the epochs go. That a store has room is not looked at.
+            directory: where the epochs go. Free space in an object store is not checked.
             scratch: where temporary files go, if not beside the epochs.
-            epochs: how many are built.
+            epochs: how many epochs are built.
         """
         place = scratch or directory.local or Path(tempfile.gettempdir())
         found = next(path for path in (place, *place.absolute().parents) if path.exists())
@@ -254,7 +255,7 @@ class BuildPlan:
         return together
 
     def require_memory(self) -> None:
-        """Raise where one batch, of the size that is expected, does not fit within the limit."""
+        """Raise if one batch of the expected size does not fit within the memory limit."""
         batch_bytes = self._batch_bytes
         if batch_bytes > self.share.largest_bucket:
             steps = int(2 * self.num_examples * self.row_bytes // self.share.largest_bucket)
@@ -300,26 +301,27 @@ def plan_build(
     world_size: int = 1,
     workers: int | None = None,
 ) -> BuildPlan:
-    """Count the rows, and decide how to build batch files.
+    """Count the rows and decide how to build batch files.
 
     Args:
         inputs: the table, from `open_inputs`.
-        sampler: how batches are drawn; or a function from the number of rows to that.
-        mechanism: what the batches are built for, if the noise is decided; or a function from the sampler to that.
-        identity_column: the unique column that names the rows; by default they are named by their position.
-        pad: whether every batch is filled up to the largest size, with rows of weight 0.
+        sampler: how batches are drawn; or a function that maps the number of rows to a sampler.
+        mechanism: the mechanism the batches are built for, if the noise is decided; or a function that maps the
+            sampler to a mechanism.
+        identity_column: the unique column that identifies the rows; by default their position does.
+        pad: whether to fill every batch up to the largest size with rows of weight 0.
         memory: the limit on resident memory; 1 GB by default.
-        compression: of the Parquet files: snappy, zstd, lz4 or none.
-        num_examples: if stated, it is compared with the rows that there are.
-        world_size: the number of ranks that will train, each of which then reads its own rows only.
-        workers: the number of threads; by default one for each core, if there is memory for them.
+        compression: codec of the Parquet files: snappy, zstd, lz4 or none.
+        num_examples: the expected number of rows; if given, it is compared with the actual number.
+        world_size: the number of ranks that will train; each of them then reads only its own rows.
+        workers: the number of threads; by default one per core, if there is enough memory for them.
 
     Returns:
-        The plan: what it will need, and what `build` takes.
+        The plan: it states what the build needs, and `build` takes it.
 
     Raises:
-        InvalidInputError: an argument is out of its range, or the rows are not as many as stated.
-        DataError: the inputs cannot be read, or do not have the identity column.
+        InvalidInputError: an argument is out of range, or the number of rows is not as stated.
+        DataError: the inputs cannot be read, or lack the identity column.
 
     Example:
         >>> import pyarrow as pa
@@ -354,7 +356,7 @@ def plan_build(
             "of another name where batches are padded",
             "Padding adds a column of that name: rename yours.",
         )
-    columns_of(inputs.schema)  # refuses what becomes no array
+    columns_of(inputs.schema)  # refuses types that cannot become arrays
     smallest = counted // chosen.steps
     advice = (
         f"Batches have about {smallest} rows, and each rank needs some: take fewer ranks, or fewer steps."

@@ -1,4 +1,4 @@
-"""From columns to arrays: the schema decides the dtype and the shape that a column has in every batch.
+"""Convert columns to arrays: the schema decides the dtype and the shape that a column has in every batch.
 
 | Arrow type | array of a batch of n rows |
 |---|---|
@@ -8,16 +8,16 @@
 | timestamp, time, duration, date | int64 (32-bit ones int32), in the `unit` of the schema since its origin |
 | string, binary | objects: `str`, `bytes` (in PyTorch, which has no such tensors, a list) |
 | fixed-size binary of w bytes | uint8, shape (n, w) |
-| dictionary | int32 codes; the dictionary is stated once: `BatchFiles.dictionary` |
+| dictionary | int32 codes; `BatchFiles.dictionary` gives the dictionary, once for all batches |
 | fixed-size list of k | shape (n, k), of the dtype of its elements; nested ones have more dimensions |
 | fixed-shape tensor | shape (n, …) |
-| list | the elements of all rows one after the other, and `<name>.offsets`: int64, n + 1 |
+| list | the elements of all rows, concatenated, and `<name>.offsets`: int64, n + 1 |
 | null | float64 NaN |
 
-A missing float is NaN. Everything else that may be missing has a fill value, 0, False or nothing, and a mask
-`<name>.valid` of the same shape as `<name>`, in every batch, whether or not something is missing in it. In a list
-that may vary in length a missing list is an empty one. Structs, maps, unions, intervals and lists of lists that vary
-in length have no such form: a build refuses them.
+A missing float is NaN. All other columns with possible missing values have a fill value (0, False or empty) and a
+mask `<name>.valid` of the same shape as `<name>`, in every batch, whether or not anything is missing in it. In a list
+of variable length, a missing list becomes an empty one. Structs, maps, unions, intervals and lists of
+variable-length lists have no such form: a build refuses them.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ compute = Later("pyarrow.compute", feature="Reading batch files", extra="data")
 
 Arrays = dict[str, NDArray[Any]]
 VALID, OFFSETS = ".valid", ".offsets"
-_TEXTS: dict[str, Any] = {"text": "", "bytes": b""}  # what is no number, and what stands for a missing one
+_TEXTS: dict[str, Any] = {"text": "", "bytes": b""}  # the types that are not numbers, and the fill value of each
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of batch files, and the arrays that it becomes.
+    """One column of batch files, and the arrays that it turns into.
 
     Attributes:
         name: its name.
@@ -55,10 +55,10 @@ class Column:
         nullable: whether a value may be missing.
         dtype: the NumPy dtype of its array; `text` and `bytes` are arrays of objects.
         shape: the shape of one row; empty for a single value.
-        unit: of times and dates, as Arrow and NumPy abbreviate it.
-        lists: whether a row is a list of any length.
+        unit: the unit of times and dates, abbreviated as in Arrow and NumPy.
+        lists: whether a row is a list of variable length.
         codes: whether the values are codes of a dictionary.
-        masked: whether `<name>.valid` is in every batch.
+        masked: whether every batch has `<name>.valid`.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Column:
 
     @property
     def array_names(self) -> list[str]:
-        """The arrays of this column."""
+        """The names of the arrays of this column."""
         return [self.name, *([self.name + OFFSETS] * self.lists), *([self.name + VALID] * self.masked)]
 
     @property
     def fill(self) -> Any:
-        """What stands for a missing value, and for the rows of weight 0."""
+        """The value that stands for a missing value, and fills the rows of weight 0."""
         return _TEXTS.get(self.dtype, False if self.dtype == "bool" else 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
         schema: the Arrow schema of the rows.
 
     Raises:
-        DataError: a column has a type that becomes no array, or would share the name of another one's array.
+        DataError: a column has a type that cannot become an array, or an array name would clash with another
+        column's.
     """
     found = tuple(_column(entry) for entry in schema)
     counts = Counter(name for column in found for name in column.array_names)
@@ -120,7 +121,7 @@ def _column(entry: pa.Field) -> Column:
         if types.is_fixed_size_list(kind):
             shape += _tensor_shape(inner.type) or [kind.list_size]
         elif _is_list(kind) and not lists and not shape:
-            lists, missing = True, False  # a missing list is an empty one
+            lists, missing = True, False  # a missing list becomes an empty one
         else:
             break
         inner = kind.value_field
@@ -186,16 +187,16 @@ def _leaf(kind: pa.DataType, entry: pa.Field) -> tuple[str, str | None]:
 
 
 class Converter:
-    """The conversion of batches with one schema to NumPy arrays, whose dtypes and shapes the schema decides."""
+    """Converts batches of one schema to NumPy arrays, whose dtypes and shapes the schema decides."""
 
     def __init__(self, schema: pa.Schema, *, writable: bool = False) -> None:
-        """Look at the schema, once for all batches; arrays that are to be written to are never views."""
+        """Analyse the schema, once for all batches; writable arrays are never views of what was read."""
         self.columns, self._writable = columns_of(schema), writable
         self._lists = [column for column in self.columns if column.lists]
         self._steps = [_conversion(column, entry) for column, entry in zip(self.columns, schema, strict=True)]
 
     def __call__(self, batch: pa.RecordBatch) -> Arrays:
-        """Return the arrays of a batch; numbers of which none is missing are views of what was read."""
+        """Return the arrays of a batch. Numeric columns without missing values are views of what was read."""
         found: Arrays = {}
         for column, convert, values in zip(self.columns, self._steps, batch.columns, strict=True):
             convert(column, values, found)
@@ -204,7 +205,7 @@ class Converter:
         return found
 
     def cut(self, whole: Arrays, begin: int, rows: int) -> tuple[Arrays, int]:
-        """Return (the arrays, their number of rows) of some of the rows that were converted, without a copy."""
+        """Return (the arrays, their number of rows) for a range of the converted rows, without a copy."""
         found = {name: values[begin : begin + rows] for name, values in whole.items()}
         for column in self._lists:
             offsets = whole[column.name + OFFSETS][begin : begin + rows + 1]
@@ -214,7 +215,7 @@ class Converter:
         return found, rows
 
     def share(self, whole: Arrays, begin: int, rows: int, rank: int, ranks: int) -> tuple[Arrays, int]:
-        """Return every `ranks`-th row of some that were converted, from the `rank`-th on."""
+        """Return every `ranks`-th row of a range of the converted rows, starting with the `rank`-th."""
         found = {name: values[begin + rank : begin + rows : ranks] for name, values in whole.items()}
         for column in self._lists:
             offsets = whole[column.name + OFFSETS][begin : begin + rows + 1]
@@ -236,7 +237,7 @@ def _conversion(column: Column, entry: pa.Field) -> Callable[[Column, Any, Array
 
 
 def _add_numbers(column: Column, array: pa.Array, found: Arrays) -> None:
-    """The common case, made short: integers and floats."""
+    """A shortcut for the common case: integers and floats."""
     if isinstance(array, arrow.ExtensionArray):
         array = array.storage
     valid = array.is_valid() if column.masked and array.null_count else None
@@ -267,7 +268,7 @@ def _add_list(column: Column, array: pa.Array, found: Arrays) -> None:
 
 
 def _values(array: pa.Array, fill: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The values of an array of any depth, missing ones filled, and which are there; both of one shape."""
+    """The values of an array of any depth, with missing ones filled, and the validity mask; both have one shape."""
     outer, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
         array = array.storage
@@ -306,14 +307,14 @@ def _leaf_values(array: pa.Array, fill: Any) -> NDArray[Any]:
         array = array.cast(arrow.float64())
     elif types.is_temporal(kind):
         array = array.view(arrow.int32() if kind.bit_width == 32 else arrow.int64())
-    if array.null_count and not types.is_floating(array.type):  # a missing float becomes NaN by itself
+    if array.null_count and not types.is_floating(array.type):  # a missing float becomes NaN without help
         array = array.fill_null(fill)
     values: NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
 
 
 def require_fixed(columns: tuple[Column, ...]) -> None:
-    """Raise if a column has rows of different lengths, which batches of one shape cannot have."""
+    """Raise if a column has rows of different lengths: batches of one shape cannot hold it."""
     for column in columns:
         if column.lists:
             raise InvalidInputError(

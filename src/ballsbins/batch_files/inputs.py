@@ -1,4 +1,4 @@
-"""The table to batch: Parquet, CSV or TSV files, local or in an object store, read in pieces."""
+"""The input table: Parquet, CSV or TSV files, local or in an object store, read in pieces."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ arrow = Later("pyarrow", feature="Reading tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 
 _CSV_BLOCK = 1 << 22
-_HASHED_ROWS = 1 << 16  # at a time, where rows are read for their hash alone
-# A row group of a store that is packed smaller than this is fetched at once, not column by column.
+_HASHED_ROWS = 1 << 16  # rows per read when rows are read only for their hash
+# A row group in a store is fetched whole, not column by column, if its compressed size is below this.
 _FETCHED_BYTES = 16 << 20
-# Read ahead of each column by each worker: forty columns of 1 MB were over a small memory limit.
+# Read-ahead per column and worker: 1 MB for each of forty columns exceeded a small memory limit.
 _BUFFER, _STORE_BUFFER = 1 << 16, 1 << 20
 
-Digests = dict[tuple[int, int], bytes]  # of row groups, by the number of the file and of the group
+Digests = dict[tuple[int, int], bytes]  # hashes of row groups, keyed by (file number, group number)
 
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How text files are read: whether the first line has the names, and types that are not to be guessed."""
+    """How to read text files: whether the first line holds the names, and the types that must not be guessed."""
 
     header: bool = True
     types: Mapping[str, str] = field(default_factory=dict)
 
 
 class Piece(NamedTuple):
-    """A row group of a Parquet file, or a whole text file: where it is, and its first row, rows and bytes."""
+    """A row group of a Parquet file, or a whole text file: its location, first row, number of rows and bytes."""
 
     file: int
     group: int
@@ -62,10 +62,10 @@ class Piece(NamedTuple):
 
 
 class Inputs:
-    """Files of one kind and one schema, as one table whose rows are numbered by file, then by row."""
+    """Files of one kind and schema, read as one table whose rows are numbered by file, then by row."""
 
     def __init__(self, files: Sequence[File], csv: CsvOptions) -> None:
-        """Use `open_inputs`."""
+        """Internal: call `open_inputs` instead."""
         self.files, self.csv = tuple(files), csv
         self.footers: list[Footer] = each(read_footer, self.files) if self.is_parquet else []
         common = self._common_schema()
@@ -77,12 +77,12 @@ class Inputs:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
+        """The total size of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def is_parquet(self) -> bool:
-        """Whether the files are Parquet, whose rows are counted without reading them."""
+        """Whether the files are Parquet, whose rows can be counted without reading them."""
         return self.files[0].kind == "parquet"
 
     def only(self, columns: Sequence[str]) -> Inputs:
@@ -93,7 +93,7 @@ class Inputs:
         return narrow
 
     def count(self) -> int:
-        """The number of rows: from the footers of Parquet files; text files are read once for it."""
+        """The number of rows: Parquet footers state it; text files are read once to count them."""
         return sum(self.row_counts)
 
     @cached_property
@@ -110,11 +110,11 @@ class Inputs:
 
     @cached_property
     def stored_row_bytes(self) -> float:
-        """The bytes of a row, unpacked, in the widest row group that a footer tells of; 0 where none does."""
+        """The uncompressed bytes per row in the widest row group, according to the footers; 0 if no footer tells."""
         return max((footer.widest_row(self.schema.names) for footer in self.footers), default=0.0)
 
     def pieces(self) -> list[Piece]:
-        """All pieces, in the order of their rows."""
+        """All pieces, in row order."""
         found, first = [], 0
         for number, (file, rows) in enumerate(zip(self.files, self.row_counts, strict=True)):
             if not self.is_parquet:
@@ -130,15 +130,15 @@ class Inputs:
     def read(
         self, rows: int, pieces: Sequence[Piece] | None = None, digests: Digests | None = None
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give (bytes of the files read so far, about; some of the next rows), at most `rows` of them at a time.
+        """Give (approximate bytes of the files read so far, the next rows), at most `rows` rows at a time.
 
         Args:
-            rows: the most rows to give at a time.
-            pieces: what to read, in order; all by default.
-            digests: where the hash of every piece is left when it has been read.
+            rows: the maximum number of rows to give at a time.
+            pieces: what to read, in order; everything by default.
+            digests: receives the hash of every piece once it has been read.
 
         Raises:
-            DataError: a file cannot be read, or is not the one that was opened first.
+            DataError: a file cannot be read, or is no longer the file that was opened.
         """
         before = 0
         for number, of_file in groupby(self.pieces() if pieces is None else pieces, lambda piece: piece.file):
@@ -155,7 +155,7 @@ class Inputs:
             before += size
 
     def file_digests(self, digests: Digests) -> list[str]:
-        """The hash of every file, from those of all pieces; raises if a file has changed since it was opened."""
+        """The hash of every file, from those of its pieces; raises if a file has changed since it was opened."""
         require_unchanged(self.files)
         groups = [len(footer.group_rows) for footer in self.footers] or [1] * len(self.files)
         return [
@@ -174,7 +174,7 @@ class Inputs:
             opened = parquet.ParquetFile(source, buffer_size=buffer, pre_buffer=fetch)
             if opened.num_row_groups != len(footer.group_rows):
                 raise changed(file)
-            # What is fetched ahead is fetched for all groups of a call.
+            # A prefetching reader fetches all row groups of a call ahead, so pass it one group at a time.
             coded = [name for name in names if name in self.dictionary_types]
             for some in [[group] for group in groups] if fetch else [groups]:
                 for batch in (
@@ -208,9 +208,9 @@ class Inputs:
         )
 
     def _common_schema(self) -> pa.Schema:
-        """The columns of all files, as types that all of them can be read as; what differs otherwise is an error.
+        """The columns of all files, with types that every file can be read as; any other difference is an error.
 
-        The types of text are guessed from the first file that has values, and hold for all.
+        Types of text columns are guessed from the first file that has values, and apply to all files.
         """
         known = {name: _type_of(name, kind) for name, kind in self.csv.types.items()}
         common: dict[str, Any] = {}
@@ -244,7 +244,7 @@ class Inputs:
 
 
 def file_digest(inputs: Inputs, number: int) -> str:
-    """The hash of one file, read for nothing else."""
+    """The hash of one file, which is read only for this purpose."""
     digests: Digests = {}
     pieces = [piece for piece in inputs.pieces() if piece.file == number]
     for _ in inputs.read(_HASHED_ROWS, pieces, digests):
@@ -255,7 +255,7 @@ def file_digest(inputs: Inputs, number: int) -> str:
 def _hashed(
     file: File, batches: Iterator[pa.RecordBatch], pieces: Sequence[Piece], digests: Digests
 ) -> Iterator[pa.RecordBatch]:
-    """Give on the rows of some pieces of a file, and leave the hash of each piece."""
+    """Pass on the rows of some pieces of a file, and record the hash of each piece."""
     waiting, digest = deque(pieces), RowsDigest()
     left = waiting[0].rows
 
@@ -268,7 +268,7 @@ def _hashed(
     for batch in batches:
         begin = 0
         while begin < batch.num_rows:
-            if not waiting:  # more rows than there were when they were counted
+            if not waiting:  # more rows than when they were counted
                 raise changed(file)
             taken = min(left, batch.num_rows - begin)
             digest.update(batch.slice(begin, taken))
@@ -287,12 +287,12 @@ def open_inputs(addresses: Sequence[str | Path], *, csv: CsvOptions | None = Non
 
     Args:
         addresses: Parquet, CSV or TSV files and directories of them, local or at an address that pyarrow.fs knows;
-            all of one kind and one schema. They are taken in the order given, the files of a directory in order of
-            path.
-        csv: how text files are read.
+            all of one kind and one schema. They are read in the order given, and the files of a directory in order
+            of path.
+        csv: how to read text files.
 
     Returns:
-        The table. Nothing but schemas is read yet.
+        The table. Only schemas have been read so far.
 
     Raises:
         InvalidInputError: no address is given, or `csv` is given for Parquet.
@@ -334,7 +334,7 @@ def _type_of(column: str, name: str) -> Any:
 
 
 def _movable(entry: pa.Field, file: File) -> pa.Field:
-    """The column of a type whose rows Arrow can put in another order, and whose files can be joined."""
+    """The column, converted to a type whose rows Arrow can reorder and whose files can be joined."""
     types, kind = arrow.types, entry.type
     if types.is_dictionary(kind) and kind.index_type.bit_width < 32:  # other files may have more values
         kind = arrow.dictionary(arrow.int32(), kind.value_type, kind.ordered)

@@ -1,10 +1,11 @@
-"""Where each row goes, by its position or by the bytes of a unique column, and the order of the rows of a batch.
+"""Decide where each row goes, by its position or by the bytes of a unique column, and order the rows of a batch.
 
-Where a row goes: its place, by which rows are sorted, and from sorted rows to batches. The same as in memory.
+Each row has a place. Rows are sorted by place, and batches are formed from the sorted rows. The result is the same as
+in memory.
 
-A place is a 32-bit number that ascends along the epoch. For balls-and-bins and deterministic batches it is the number
-of the batch, and rows of one place stand in order of their identity. For shuffle it is the row's random word; ties
-are broken by further words, and a row's batch follows from its rank.
+A place is a 32-bit number that increases along the epoch. For balls-and-bins and deterministic batches it is the
+number of the batch, and rows with the same place are ordered by identity. For shuffle it is the row's random word;
+further words break ties, and a row's batch follows from its rank.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ compute = Later("pyarrow.compute", feature="Batching tables", extra="data")
 
 @dataclass(frozen=True)
 class IdentityColumn:
-    """A column whose values name the rows: text as UTF-8, binary as it is, integers as decimal digits."""
+    """A column whose values identify the rows: text as UTF-8, binary unchanged, integers as decimal digits."""
 
     name: str
 
     def check_type(self, schema: pa.Schema) -> None:
-        """Raise unless the column is of a kind that has one way to be written as bytes."""
+        """Raise unless values of the column's type can be written as bytes in exactly one way."""
         types = load("pyarrow.types", feature="Batching tables", extra="data")
         if self.name not in schema.names:
             raise DataError(
@@ -54,7 +55,7 @@ class IdentityColumn:
             )
 
     def of(self, table: pa.RecordBatch | pa.Table, start: int) -> Identities:
-        """The identities of the rows of a table that begins at position `start`."""
+        """The identities of the rows of a table whose first row has position `start`."""
         column = table.column(self.name)
         if isinstance(column, arrow.ChunkedArray):
             column = column.combine_chunks()
@@ -71,26 +72,26 @@ class IdentityColumn:
 
 @dataclass(frozen=True)
 class Identities:
-    """The bytes that name some rows."""
+    """The bytes that identify some rows."""
 
     column: str
     values: Any
 
     def as_list(self, rows: NDArray[np.int64] | None = None) -> list[bytes]:
-        """As a list of bytes, of all rows or of some."""
+        """The identities as a list of bytes, for all rows or some of them."""
         chosen: list[bytes] = (self.values if rows is None else self.values.take(rows)).to_pylist()
         return chosen
 
     def sorted(self) -> NDArray[np.int64]:
-        """The rows in ascending order of their bytes."""
+        """The row numbers in ascending order of the rows' bytes."""
         order: NDArray[np.int64] = compute.array_sort_indices(self.values).to_numpy().astype(np.int64)
         return order
 
     def require_unique(self, order: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
-        """Raise if two rows that follow each other in `order` have the same bytes.
+        """Raise if two neighbouring rows in `order` have the same bytes.
 
-        Equal bytes give equal bins. So in rows that are sorted by bin and then by bytes, as a bucket is, equals are
-        neighbours, and looking at each bucket alone finds every pair of a table that never was in memory as a whole.
+        Equal bytes give equal bins. So in rows sorted by bin and then by bytes, as in a bucket, equal rows are
+        neighbours. Checking each bucket alone thus finds every duplicate, even if the table never fits in memory.
         """
         if len(order) < 2:
             return
@@ -109,7 +110,7 @@ class Identities:
 
 @dataclass(frozen=True)
 class Bucket:
-    """All rows whose place is from `begin` up to but not including `end`: their columns, positions and places."""
+    """All rows with begin ≤ place < end: their columns, positions and places."""
 
     begin: int
     end: int
@@ -120,7 +121,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Arranged:
-    """Whole batches: step first_step + j has the next sizes[j] rows table[order[…]]."""
+    """Whole batches: step first_step + j consists of the next sizes[j] rows of table[order[…]]."""
 
     first_step: int
     sizes: NDArray[np.int64]
@@ -129,21 +130,21 @@ class Arranged:
 
 
 class RowOrder(Protocol):
-    """The place of every row, and the batches of sorted buckets."""
+    """Gives the place of every row, and forms batches from sorted buckets."""
 
     num_places: int
 
     def places(self, start: int, table: pa.RecordBatch) -> NDArray[np.uint32]:
-        """The places of the rows that begin at position `start`."""
+        """The places of the rows of `table`, whose first row has position `start`."""
 
     def arrange(self, buckets: Iterator[Bucket]) -> Iterator[Arranged]:
-        """The batches, in order, of buckets that come in ascending order and leave out no place."""
+        """The batches, in order. The buckets must come in ascending order and cover every place."""
 
 
 def row_order_of(
     sampler: Sampler, key: Key, epoch: int, num_examples: int, identity: IdentityColumn | None
 ) -> RowOrder:
-    """The row_order of a sampler that puts every row into one batch."""
+    """The row order of a sampler that puts every row into exactly one batch."""
     check_row_order(sampler, num_examples, identity)
     match sampler:
         case BallsAndBins():
@@ -156,7 +157,7 @@ def row_order_of(
 
 
 def check_row_order(sampler: Sampler, num_examples: int, identity: IdentityColumn | None) -> None:
-    """Raise unless the sampler puts every row into one batch, and rows are named as it needs."""
+    """Raise unless the sampler puts every row into exactly one batch and supports the way rows are identified."""
     sampler._check_drawn_steps()
     sampler._check_num_examples(num_examples)
     if not sampler.partitions:
@@ -205,7 +206,7 @@ class _Bins:
         order: NDArray[np.int64],
         sizes: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Keep at most B rows of each batch, those that the in-memory sampler keeps."""
+        """Keep at most B rows of each batch: the same rows that the in-memory sampler keeps."""
         limit = self._sampler.max_batch_size
         if limit is None or sizes.max(initial=0) <= limit:
             return order, sizes
@@ -223,7 +224,7 @@ class _Bins:
 
 
 class _Cuts:
-    """Deterministic batches: the place is the batch, which follows from the position."""
+    """Deterministic batches: the place is the batch, computed from the position."""
 
     def __init__(self, sampler: Deterministic, num_examples: int) -> None:
         self.num_places = sampler.steps
@@ -253,7 +254,7 @@ class _Shuffled:
     def arrange(self, buckets: Iterator[Bucket]) -> Iterator[Arranged]:
         import pyarrow as pa
 
-        step, left = 0, None  # rows of a batch that goes on in the next bucket are left over
+        step, left = 0, None  # `left` holds the rows of a batch that continues in the next bucket
         for part in buckets:
             bucket = part
             if left is not None:
@@ -292,25 +293,25 @@ class _Shuffled:
 
 
 def sort_by_place(bucket: Bucket, identities: Identities | None) -> NDArray[np.int64]:
-    """The rows of a bucket by place, then by identity; positions ascend already."""
+    """The rows of a bucket by place, then by identity; positions are already ascending."""
     first = None if identities is None else identities.sorted()
     places = bucket.places - np.uint32(bucket.begin)
     if bucket.end - bucket.begin <= 2**16:
-        places = places.astype(np.uint16)  # NumPy sorts these by radix
+        places = places.astype(np.uint16)  # NumPy uses a radix sort for 16-bit numbers
     if first is None:
         return np.argsort(places, kind="stable")
     return first[np.argsort(places[first], kind="stable")]
 
 
 class _EvenCuts:
-    """`samplers.base.even_cuts` for many rows at once: the first n mod T batches have one row more."""
+    """`samplers.base.even_cuts` for many rows at once: the first n mod T batches have one extra row."""
 
     def __init__(self, num_examples: int, steps: int) -> None:
         self._rows, self._steps = num_examples, steps
         self._size, self._longer = divmod(num_examples, steps)
 
     def begin(self, step: int) -> int:
-        """The first row of a batch; for step T, the number of rows."""
+        """The first row of a batch; for step T, the total number of rows."""
         return step * self._size + min(step, self._longer)
 
     def sizes(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -318,7 +319,7 @@ class _EvenCuts:
         return self._size + (np.arange(start, stop) < self._longer).astype(np.int64)
 
     def batch_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The batch of each row; row n, behind the last one, counts as of batch T."""
+        """The batch of each row; row n, one past the last, counts as part of batch T."""
         in_longer = self._longer * (self._size + 1)
         late = self._longer + (rows - in_longer) // max(self._size, 1)
         batch = np.where(rows < in_longer, rows // (self._size + 1), late)
