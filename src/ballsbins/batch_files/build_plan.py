@@ -150,7 +150,9 @@ class BuildPlan:
         if width >= group:
             group = width = group * (width // group)
         ranges = Ranges(0, steps, group, width)
-        while len(ranges) > self.share.max_files:  # too many files: use wider ranges, which are scattered again later
+        while (
+            len(ranges) > self.share.max_files
+        ):  # too many files: use wider ranges, which are scattered again later
             group = width = self.batches_per_file * max(1, 2 * group // self.batches_per_file)
             ranges = Ranges(0, steps, group, width)
         return ranges
@@ -168,7 +170,7 @@ class BuildPlan:
 
     @property
     def rows_per_read(self) -> int:
-        """Rows to read at a time: a fraction of a chunk, because later rows may be wider; reads are joined to chunks."""
+        """Rows to read at a time: a fraction of a chunk, because later rows may be wider; reads are joined."""
         return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 
     @property

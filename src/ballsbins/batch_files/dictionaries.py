@@ -1,8 +1,8 @@
-"""Dictionary columns: their values are collected once, and rows carry 32-bit codes from then on.
+"""Dictionary columns: their values are collected once, and from then on rows carry 32-bit codes.
 
-A Parquet file has a dictionary of its own in every row group, and Arrow would copy it with every piece of rows that
-is read or moved. So rows are read with plain values, which take no more than text does, and get the codes of one
-dictionary for the whole table: the values in the order in which the dictionaries of the files have them.
+A Parquet file has a separate dictionary in every row group, and Arrow would copy it with every piece of rows that is
+read or moved. So rows are read with plain values, which take no more space than text, and get the codes of one
+dictionary for the whole table. Its values are in the order in which the dictionaries of the files have them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ arrow = Later("pyarrow", feature="Batching tables", extra="data")
 compute = Later("pyarrow.compute", feature="Batching tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
-_LARGEST_DICTIONARY = 2 << 20  # bytes, twice what writers put into the dictionary of a row group by default
-_BLOCK = 8  # bytes of rows that are encoded at a time, for each byte of the dictionaries
-_KEPT, _KEPT_PER_VALUE = 1 << 20, 100  # bytes for the codes of all rows, and how many more for each value
+_LARGEST_DICTIONARY = 2 << 20  # bytes: twice what writers put into the dictionary of a row group by default
+_BLOCK = 8  # bytes of rows to encode at a time, per byte of the dictionaries
+_KEPT, _KEPT_PER_VALUE = 1 << 20, 100  # bytes allowed for the codes of all rows, and extra bytes per value
 _ARROW_SCHEMA = (
     b"ARROW:schema",
     b"ARROW:ignore",
-)  # the key of a footer under which Arrow finds its own types
+)  # the footer key under which Arrow stores its own types, and a key of equal length that it ignores
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with the values of dictionaries in place of their codes."""
+    """The schema with dictionary columns replaced by columns of their values."""
     return arrow.schema(
         [
             entry.with_type(entry.type.value_type) if arrow.types.is_dictionary(entry.type) else entry
@@ -44,12 +44,12 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def stored_schema(schema: pa.Schema, coded: Sequence[str]) -> pa.Schema:
-    """The schema of rows that carry codes."""
+    """The schema of rows that carry codes instead of values."""
     return shown_schema(schema, dict.fromkeys(coded, arrow.int32()))
 
 
 def shown_schema(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The schema with other types for some columns."""
+    """The schema with different types for some columns."""
     return arrow.schema([entry.with_type(types.get(entry.name, entry.type)) for entry in schema])
 
 
@@ -58,9 +58,9 @@ class Dictionaries:
     """The dictionary of each dictionary column of a table.
 
     Attributes:
-        types: the types of the columns.
-        values: the values of each column in the order of their codes.
-        codes: the codes of all rows of a column, where they take little memory beside its values.
+        types: the type of each column.
+        values: the values of each column, in the order of their codes.
+        codes: the codes of all rows of a column, kept only if they are small compared with its values.
     """
 
     types: Mapping[str, pa.DataType]
@@ -69,7 +69,7 @@ class Dictionaries:
 
     @staticmethod
     def of(inputs: Inputs, columns: Sequence[str]) -> Dictionaries:
-        """Collect the values of some columns from all files: a pass over these columns alone, by row group."""
+        """Collect the values of some columns from all files: one pass over these columns only, by row group."""
         types = {name: inputs.dictionary_types[name] for name in columns}
         found = {name: _Union(kind.value_type) for name, kind in types.items()}
         for file in inputs.files if types else ():
@@ -88,20 +88,20 @@ class Dictionaries:
         return Dictionaries(types, values, codes)
 
     def block_bytes(self, least: int, most: int) -> int:
-        """Rows, in bytes, that are worth encoding at a time.
+        """The size of a block of rows, in bytes, that is worth encoding at once.
 
-        Arrow hashes all values of a dictionary anew for each block, so blocks must be some times as large: as far as
-        `most`, and twice the dictionaries where they alone are larger than that.
+        Arrow hashes all values of a dictionary again for each block, so a block should be several times as large as
+        the dictionaries. It is at most `most`, except that it is always at least twice the dictionaries.
         """
         held = sum(values.nbytes for name, values in self.values.items() if name not in self.codes)
         return int(max(least, min(_BLOCK * held, most), 2 * held))
 
     def encode(self, batch: Any, first: int | None = None) -> Any:
-        """Put codes in place of values, in a batch of rows or a table.
+        """Replace values with codes, in a batch of rows or a table.
 
         Args:
             batch: the rows.
-            first: the number of the first of them in the whole table, if they are consecutive there.
+            first: the position of the first row in the whole table, if the rows are consecutive there.
         """
         for name, values in self.values.items():
             place = batch.schema.get_field_index(name)
@@ -122,7 +122,7 @@ class Dictionaries:
 
     @staticmethod
     def from_stream(content: bytes) -> Dictionaries:
-        """The dictionaries of a batch that `as_stream` made bytes of; none of no bytes."""
+        """Restore the dictionaries from the bytes that `as_stream` made; no bytes give no dictionaries."""
         if not content:
             return Dictionaries({}, {})
         table = arrow.ipc.open_stream(content).read_all()
@@ -133,7 +133,7 @@ class Dictionaries:
         )
 
     def as_batch(self) -> pa.RecordBatch | None:
-        """A batch of no rows whose columns have the dictionaries: what the format stores; None if there are none."""
+        """A batch without rows whose columns carry the dictionaries, as stored; None if there are none."""
         if not self.types:
             return None
         columns = {
@@ -146,7 +146,7 @@ class Dictionaries:
 
 
 def as_stream(batch: pa.RecordBatch) -> Any:
-    """The bytes of an Arrow stream of one batch."""
+    """The bytes of an Arrow stream that holds one batch."""
     buffer = arrow.BufferOutputStream()
     options = arrow.ipc.IpcWriteOptions(compression="zstd")
     with arrow.ipc.new_stream(buffer, batch.schema, options=options) as writer:
@@ -155,28 +155,28 @@ def as_stream(batch: pa.RecordBatch) -> Any:
 
 
 class _Union:
-    """The values of a column without repetition, in the order in which they came, and the codes of its rows.
+    """The distinct values of a column, in order of first appearance, and the codes of its rows.
 
-    What comes is joined to the rest when it is as much as that, so that each value is hashed a few times only,
-    however many row groups there are.
+    New values wait until there are as many as known ones, and are then joined. So each value is hashed only a few
+    times, however many row groups there are.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
         self._known = arrow.array([], kind)
-        self._waiting: list[tuple[pa.Array, pa.Array | None]] = []  # values, and the codes of rows among them
+        self._waiting: list[tuple[pa.Array, pa.Array | None]] = []  # values, and the rows' codes within them
         self._values = self._rows = 0
-        # that two values are the same is not said of floats, of which some equal nothing
+        # No codes for floats: codes are checked by comparing values, and a NaN does not equal itself.
         self._codes: list[pa.Array] | None = None if arrow.types.is_floating(kind) else []
 
     def add(self, rows: pa.Array) -> None:
-        """Add the rows of a row group: plain values, or codes of a dictionary."""
+        """Add the rows of a row group: plain values, or dictionary codes."""
         values, codes = (
             (rows.dictionary, rows.indices) if isinstance(rows, arrow.DictionaryArray) else (rows, None)
         )
         self._rows += len(rows)
         known = self._known.slice(0, len(values))
         if codes is not None and not self._waiting and len(known) == len(values) and known.equals(values):
-            self._keep(codes.cast(arrow.int32()))  # as in files that were cut from one
+            self._keep(codes.cast(arrow.int32()))  # same dictionary, as in files that were cut from one
             return
         self._waiting.append((values, codes))
         self._values += len(values)
@@ -216,9 +216,9 @@ class _Union:
 
 
 def _has_outgrown(group: Any, name: str) -> bool:
-    """Whether a column of a row group has more values than the dictionary of its file holds.
+    """Whether a column of a row group has more values than the file's dictionary holds.
 
-    The rest stands there as plain values, from which Arrow would make a dictionary at twice the cost.
+    The file stores the rest as plain values, and making a dictionary from them would cost Arrow twice as much.
     """
     chunks = (group.column(number) for number in range(group.num_columns))
     (size,) = [chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == name]
@@ -228,7 +228,7 @@ def _has_outgrown(group: Any, name: str) -> bool:
 def read_plain(
     source: Any, rows: int, groups: Sequence[int], names: Sequence[str], coded: Sequence[str], **options: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Read row groups of an open Parquet file, the columns `coded` among `names` with plain values."""
+    """Read row groups of an open Parquet file; of the columns `names`, those in `coded` come as plain values."""
     plain = parquet.ParquetFile(source, metadata=_without_dictionaries(source), **options)
     rest = [name for name in names if name not in coded]
     streams = [plain.iter_batches(rows, row_groups=groups, columns=list(coded), use_threads=False)]
@@ -247,7 +247,7 @@ def read_plain(
 
 
 def _without_dictionaries(source: Any) -> Any:
-    """The footer of a file as if Arrow's own types did not stand in it: then text is read as text."""
+    """The footer of a file with Arrow's own types hidden, so that text is read as text."""
     size = source.size()
     source.seek(size - 8)
     length = int.from_bytes(source.read(4), "little")

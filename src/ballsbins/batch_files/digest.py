@@ -1,7 +1,7 @@
-"""A hash of rows as they pass: the same however they are cut into batches, whatever file or engine they come from.
+"""A hash of rows as they pass by: it does not depend on the batch boundaries, the file or the engine.
 
-It is over values, not over files: the null slots, dictionaries and paddings of Arrow do not count. Every row group of
-a Parquet file, or a whole text file, has one; that of a file is the hash of those of its row groups.
+It covers values, not files: null slots, dictionaries and padding in Arrow arrays do not count. Every row group of a
+Parquet file has a hash, and so does a whole text file. The hash of a file is the hash of its row groups' hashes.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class RowsDigest:
     """The hash of the rows given to `update` so far, by column."""
 
     def __init__(self) -> None:
-        """Begin with no rows."""
+        """Start without rows."""
         self._rows = 0
         self._columns: dict[str, _Values] = {}
 
     def update(self, rows: pa.RecordBatch) -> None:
-        """Add rows; all of them have the same columns."""
+        """Add rows; all rows must have the same columns."""
         names = rows.schema.names
         if not self._columns:
             self._columns = {name: _Values() for name in names}
@@ -40,7 +40,7 @@ class RowsDigest:
         self._rows += rows.num_rows
 
     def digest(self) -> bytes:
-        """16 bytes."""
+        """The hash so far, 16 bytes."""
         whole = xxhash.xxh3_128(self._rows.to_bytes(8, "little"))
         for name, values in sorted(self._columns.items()):
             whole.update(f"{name}\0".encode())
@@ -49,12 +49,12 @@ class RowsDigest:
 
 
 def combined(digests: Iterable[bytes]) -> str:
-    """The hash of a file, from those of its row groups in order."""
+    """The hash of a file, from the hashes of its row groups in order."""
     return str(xxhash.xxh3_128(b"".join(digests)).hexdigest())
 
 
 class _Values:
-    """The hash of the values of one column, or of what is nested in it."""
+    """The hash of the values of one column, or of the values nested in it."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -76,15 +76,15 @@ class _Values:
         if array.null_count:
             missing = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
             self._nulls.update(missing + self._count)
-            array = array.drop_null()  # what is in the slot of a missing value is anything
+            array = array.drop_null()  # the slot of a missing value may hold anything
         self._count += count
         if count and len(array):
-            if self._add is None:  # once for all rows of a column: there are many small pieces
+            if self._add is None:  # decided once per column, since there are many small pieces
                 self._add = self._way(array.type)
             self._add(array)
 
     def _way(self, kind: Any) -> Callable[[Any], None]:
-        """How values of a type are hashed, none of which is missing."""
+        """How to hash values of a type, none of them missing."""
         types = arrow.types
         if types.is_boolean(kind):
             return lambda array: self._hash.update(array.cast(arrow.uint8()).to_numpy())
@@ -111,7 +111,7 @@ class _Values:
         self._update_nested([array.flatten()])
 
     def _update_any(self, array: Any) -> None:
-        """What is rare, and has neither buffers of values nor of lengths."""
+        """Hash values of rare types, which have neither value nor length buffers."""
         for value in array.to_pylist():
             self._hash.update(repr(value).encode())
 

@@ -1,11 +1,11 @@
-"""An epoch is there if and only if its manifest is, which is written last; kill −9 at any time is harmless.
+"""An epoch exists if and only if its manifest does, which is written last; kill −9 at any time is harmless.
 
-DIR/epoch-000003/              files under names of their own; without a manifest it is no epoch, and is cleared away
-DIR/.building-epoch-000003/    temporary files, locked by the process that works in it; on this machine's disks only
+DIR/epoch-000003/              files with unique names; without a manifest it is not an epoch, and is cleared away
+DIR/.building-epoch-000003/    temporary files, locked by the process that uses it; on local disks only
 
-Nothing is renamed, so DIR may be in an object store. On this machine DIR is locked while an epoch is compared with
-the others and its manifest is written, so a directory never holds two runs. Stores have no locks: two processes that
-build into one at the same time write under different names, and the later one is refused when it looks again at its
+Nothing is renamed, so DIR may be in an object store. A local DIR is locked while an epoch is compared with the others
+and its manifest is written, so a directory never holds two runs. Stores have no locks: if two processes build into
+one store at the same time, they write under different names, and the later one is refused when it checks again at its
 end.
 """
 
@@ -32,7 +32,7 @@ fs = Later("pyarrow.fs", feature="Writing batch files", extra="data")
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: there are no locks
+except ImportError:  # not a POSIX system: no locks
     fcntl = None  # type: ignore[assignment]
 
 _BUILDING = ".building-"
@@ -41,9 +41,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def prepare_directory(directory: Location, *, group_readable: bool = False) -> None:
-    """Make a directory for batch files, or take one that is empty or has some; never one with other things."""
+    """Create a directory for batch files, or accept one that is empty or holds only batch files."""
     try:
-        str(directory).encode()  # Arrow knows only names that are text
+        str(directory).encode()  # Arrow accepts only names that are text
         directory.make_directory()
         names = directory.names()
         if not names and directory.local is not None and not group_readable:
@@ -66,7 +66,7 @@ def prepare_directory(directory: Location, *, group_readable: bool = False) -> N
 
 @dataclass(frozen=True)
 class NewEpoch:
-    """An epoch that is being built: where its files go, and a directory of this machine for temporary ones."""
+    """An epoch that is being built: where its files go, and a local directory for temporary files."""
 
     directory: Location
     epoch: int
@@ -75,11 +75,11 @@ class NewEpoch:
 
     @contextmanager
     def publishing(self, manifest: Manifest, parts: Sequence[str]) -> Iterator[None]:
-        """Look once more, alone with the directory where there are locks, before the block writes the manifest.
+        """Check once more, with the directory locked where locks exist, before the block writes the manifest.
 
         Args:
-            manifest: what the block writes.
-            parts: the names of the parts, which must be there.
+            manifest: the manifest that the block writes.
+            parts: the names of the parts, which must exist.
 
         Raises:
             DataError: another process has built this epoch, or an epoch of another run, or has removed files.
@@ -104,15 +104,15 @@ class NewEpoch:
 
 @contextmanager
 def new_epoch(directory: Location, epoch: int, scratch: Path | None = None) -> Iterator[NewEpoch]:
-    """Give an epoch to be built; what an unfinished one has written is removed.
+    """Give an epoch to build; files of an unfinished attempt are removed.
 
     Args:
         directory: where the epoch will be.
         epoch: its number.
-        scratch: where temporary files go; by default beside the epoch, or in the system's directory for them.
+        scratch: where temporary files go; by default beside the epoch, or in the system's temporary directory.
 
     Raises:
-        DataError: another process builds this epoch or has built it, or has built an epoch of another run meanwhile.
+        DataError: another process is building or has built this epoch, or has meanwhile built one of another run.
     """
     made = directory / epoch_name(epoch)
     with (
@@ -121,7 +121,7 @@ def new_epoch(directory: Location, epoch: int, scratch: Path | None = None) -> I
     ):
         _require_absent(directory, epoch)
         if made.local is not None:
-            made.remove_tree()  # without a manifest, it is what a killed process left
+            made.remove_tree()  # without a manifest, it was left by a killed process
         made.make_directory()
         try:
             yield NewEpoch(directory, epoch, made, work)
@@ -139,7 +139,7 @@ def _require_absent(directory: Location, epoch: int) -> None:
 
 
 def _require_one_run(directory: Location, manifest: Manifest) -> None:
-    """Refuse an epoch if another process has built one of another run since this build looked."""
+    """Refuse an epoch if another process has built one of another run since this build checked."""
     for other in complete_epochs(directory):
         found = read_manifest(directory, other)
         try:
@@ -154,7 +154,7 @@ def _require_one_run(directory: Location, manifest: Manifest) -> None:
 
 @contextmanager
 def new_file(path: Location, scratch: Path | None = None) -> Iterator[tuple[Location, Path]]:
-    """Give (where to write a file, a directory for temporary files); the file appears whole if all went well."""
+    """Give (where to write a file, a directory for temporary files); the file appears whole if the block succeeds."""
     if path.local is not None and not Path(path.address).name:
         raise DataError(f"{str(path)!r} is not the name of a file. Name one that does not exist yet.")
     if path.info().type != fs.FileType.NotFound:
@@ -173,13 +173,13 @@ def new_file(path: Location, scratch: Path | None = None) -> Iterator[tuple[Loca
         made = parent / f"{_BUILDING}{path.name}" / "file"
         yield made, work
         Path(made.path).chmod(PRIVATE)
-        os.rename(made.path, path.path)  # one file of this machine
+        os.rename(made.path, path.path)  # a single local file
         sync(path.local.parent)
 
 
 @contextmanager
 def _workplace(directory: Location, name: str, what: str, scratch: Path | None) -> Iterator[Path]:
-    """Give a directory for temporary files, cleared of what a killed process left; nothing of it is left after."""
+    """Give a directory for temporary files, cleared of what a killed process left; it is removed afterwards."""
     if directory.local is None or scratch is not None:
         with tempfile.TemporaryDirectory(
             prefix="ballsbins-", dir=scratch, ignore_cleanup_errors=True
@@ -203,7 +203,7 @@ def _workplace(directory: Location, name: str, what: str, scratch: Path | None) 
 
 
 def remove_epoch(address: str | os.PathLike[str], epoch: int) -> None:
-    """Remove an epoch, its manifest first, so that no reader opens it any more, and what killed processes left."""
+    """Remove an epoch and what killed processes left; the manifest goes first, so that no reader opens the epoch."""
     directory = located(address)
     target = directory / epoch_name(epoch)
     work = None if directory.local is None else directory.local / f"{_BUILDING}{target.name}"
@@ -233,7 +233,7 @@ def remove_epoch(address: str | os.PathLike[str], epoch: int) -> None:
 
 @contextmanager
 def writing(directory: Location) -> Iterator[None]:
-    """Turn what goes wrong while writing into an error that names where."""
+    """Turn any failure while writing into an error that names the directory."""
     try:
         yield
     except (OSError, arrow.ArrowException) as error:
@@ -249,7 +249,7 @@ def writing(directory: Location) -> Iterator[None]:
 
 @contextmanager
 def _alone(directory: Location) -> Iterator[None]:
-    """Wait for the directory, and hold it while its set of epochs is looked at and changed."""
+    """Wait for the directory's lock, and hold it while its set of epochs is checked and changed."""
     if fcntl is None or directory.local is None:
         yield
         return
@@ -263,7 +263,7 @@ def _alone(directory: Location) -> Iterator[None]:
 
 @contextmanager
 def _locked(work: Path, what: str) -> Iterator[None]:
-    """Hold a directory for this process alone; the lock goes with the process, however it ends."""
+    """Lock a directory for this process; the lock ends with the process, however it ends."""
     if fcntl is None:
         work.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         yield
@@ -284,7 +284,7 @@ def _locked(work: Path, what: str) -> Iterator[None]:
             raise DataError(
                 f"Another process is building {what}. Wait for it to end, or build something else."
             ) from None
-        os.close(descriptor)  # it is the lock of a directory that is gone
+        os.close(descriptor)  # this is the lock of a directory that has been removed
     try:
         yield
     finally:
@@ -298,7 +298,7 @@ def _is_same(descriptor: int, path: Path) -> bool:
 
 
 def complete_epochs(directory: Location) -> tuple[int, ...]:
-    """The epochs of a directory that have a manifest, ascending."""
+    """The epochs of a directory that have a manifest, in ascending order."""
     if directory.local is not None and not directory.local.is_dir():
         problem = "is not a directory" if directory.local.exists() else "does not exist"
         raise DataError(f"{str(directory)!r} cannot be read: it {problem}. Name a directory of batch files.")
@@ -309,7 +309,7 @@ def complete_epochs(directory: Location) -> tuple[int, ...]:
 
 
 def _is_whole(epoch: Location) -> bool:
-    """Whether there is a manifest, up to its end: a file of this machine grows while it is written."""
+    """Whether the manifest is there completely: a local file grows while it is written."""
     path = epoch / MANIFEST_NAME
     if not path.is_file():
         return False
@@ -328,7 +328,7 @@ def read_manifest(directory: Location, epoch: int) -> Manifest:
         manifest = Manifest.from_json(path.read_bytes().decode("utf-8"), path)
     except UnicodeDecodeError as error:
         raise DataError(f"{str(path)!r} cannot be read ({error}). Build the epoch again.") from None
-    if manifest.epoch != epoch:  # the same bins in two epochs cost far more privacy than bins drawn anew
+    if manifest.epoch != epoch:  # reusing bins in a second epoch costs far more privacy than drawing new ones
         raise DataError(
             f"{str(path)!r} is of epoch {manifest.epoch}: it was copied or renamed. Every epoch has batches of its "
             f"own: remove it, and build epoch {epoch}: ballsbins build … --epoch {epoch}"
@@ -337,11 +337,11 @@ def read_manifest(directory: Location, epoch: int) -> Manifest:
 
 
 def require_private(directory: Location, *, group_readable: bool = False) -> None:
-    """Refuse batch files of this machine that others than their owner can read: they are the assignment.
+    """Refuse local batch files that users other than their owner can read: they reveal the assignment.
 
     Args:
-        directory: where they are. What a store lets others do is not seen from here.
-        group_readable: whether the owner's group may, as on mounts that show mode 0770 whatever one does.
+        directory: where the files are. The permissions of a store cannot be seen from here.
+        group_readable: whether to accept access by the owner's group, as on mounts that always show mode 0770.
     """
     if directory.local is None or os.name != "posix":
         return

@@ -1,4 +1,4 @@
-"""Read one epoch of batch files: its row groups in order, a little ahead of their use, cut into batches."""
+"""Read one epoch of batch files: its row groups in order, a little ahead of use, cut into batches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 arrow = Later("pyarrow", feature="Reading batch files", extra="data")
 
-_AHEAD = 1  # pieces that are read before they are asked for
+_AHEAD = 1  # pieces to read before they are requested
 
 
 class EpochReader:
-    """The files of one epoch: where each batch begins, and the row groups from a row on."""
+    """The files of one epoch: where each batch begins, and the row groups from a given row on."""
 
     def __init__(self, directory: Location, manifest: Manifest) -> None:
         """Take the directory of the epoch."""
@@ -44,7 +44,7 @@ class EpochReader:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where each batch begins, and the number of rows."""
+        """The row at which each batch begins, followed by the number of rows."""
         place = self.directory / self.files.offsets.name
         try:
             found = np.load(io.BytesIO(self._whole(self.files.offsets)), allow_pickle=False)
@@ -59,7 +59,7 @@ class EpochReader:
 
     @cached_property
     def dictionaries(self) -> dict[str, pa.DictionaryArray]:
-        """An array of no rows for each dictionary column, which has its dictionary."""
+        """An array without rows for each dictionary column; it carries the column's dictionary."""
         if self.files.dictionaries is None:
             return {}
         content = self._whole(self.files.dictionaries)
@@ -67,7 +67,7 @@ class EpochReader:
         return {name: table.column(name).chunk(0) for name in table.column_names}
 
     def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
-        """The number of rows that a rank has of every batch."""
+        """The number of rows of every batch that belong to one rank."""
         return (np.diff(self.offsets) + ranks - 1 - rank) // ranks
 
     def part(self, number: int, file: StoredFile) -> PartReader:
@@ -85,7 +85,7 @@ class EpochReader:
         return opened
 
     def pieces(self, start: int, rank: int | None) -> Iterator[_Piece]:
-        """Give what is read at a time, from batch `start` on: the row groups of one rank, or of all together."""
+        """Give the units to read, from batch `start` on: the row groups of one rank, or of all ranks together."""
         per_file, ranks = self.manifest.batches_per_file, self.manifest.world_size
         sizes = np.diff(self.offsets) if rank is None else self.sizes(rank, ranks)
         for number in range(self.manifest.part_of(start), self.manifest.num_parts):
@@ -101,7 +101,7 @@ class EpochReader:
 
 
 class _Piece(NamedTuple):
-    """Row groups that are read together, how many of their rows to skip, and which row is the first of all."""
+    """Row groups that are read together, how many of their rows to skip, and the number of the first row."""
 
     epoch: EpochReader
     part: PartReader
@@ -124,7 +124,7 @@ class _Piece(NamedTuple):
         return _one_batch(table).slice(self.skip)
 
     def _in_order(self, table: pa.Table) -> pa.Table:
-        """Put the rows of a run of batches in order that come rank by rank."""
+        """Restore batch order for a run of batches whose rows come rank by rank."""
         rows = np.arange(self.first_row, self.first_row + table.num_rows)
         begins = self.epoch.offsets[np.searchsorted(self.epoch.offsets, rows, side="right") - 1]
         by_rank = np.argsort((rows - begins) % len(self.groups), kind="stable")
@@ -134,7 +134,7 @@ class _Piece(NamedTuple):
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table in one piece: slices of a record batch cost a fifth of those of a table."""
+    """A table as one record batch, whose slices cost a fifth of a table's."""
     if any(column.num_chunks != 1 for column in table.columns):
         table = table.combine_chunks()
     columns = [column.chunk(0) for column in table.columns]
@@ -144,7 +144,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 def read_batches(
     epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Give the batches of an epoch from step `start` on: those of one rank."""
+    """Give one rank's batches of an epoch from step `start` on."""
     own = epoch.manifest.world_size == ranks
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
         begin = 0
@@ -163,7 +163,7 @@ def read_arrays(
     *,
     writable: bool = False,
 ) -> Iterator[tuple[Arrays, int]]:
-    """Give (the arrays, the number of rows) of each batch. A row group is converted at once and then cut."""
+    """Give (the arrays, the number of rows) of each batch. A row group is converted as a whole and then cut."""
     own, convert = epoch.manifest.world_size == ranks, None
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
         convert = convert or Converter(piece.schema, writable=writable)
@@ -176,9 +176,9 @@ def read_arrays(
 def _read_pieces(
     epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
 ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
-    """Give what was read at once, whole batches, and the number of rows of each of them.
+    """Give each piece that was read, which holds whole batches, and the number of rows of each batch.
 
-    Of all ranks, unless the files are laid out for so many.
+    It holds the rows of all ranks, unless the files are laid out for this number of ranks.
     """
     own = epoch.manifest.world_size == ranks
     stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
@@ -188,7 +188,7 @@ def _read_pieces(
     try:
         for piece in stream:
             rows += piece.num_rows
-            stop = int(np.searchsorted(ends, rows, side="right"))  # with the empty batches behind
+            stop = int(np.searchsorted(ends, rows, side="right"))  # including the empty batches that follow
             if stop == given or ends[stop - 1] != rows:
                 raise damaged(epoch.directory)
             yield piece, sizes[given:stop].tolist()
@@ -202,7 +202,7 @@ def _read_pieces(
 
 
 def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
-    """No rows, with the schema of the files."""
+    """A batch without rows, with the schema of the files."""
     part = epoch.part(0, epoch.files.parts[0])
     part.close()
     schema = part.schema
@@ -214,7 +214,7 @@ def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
 
 
 def _read_ahead(pieces: Iterator[_Piece], columns: list[str] | None) -> Any:
-    """Give the tables of row groups, read by a thread of their own a little before they are asked for."""
+    """Give the tables of row groups, which a separate thread reads a little before they are requested."""
     with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
         waiting: deque[Future[Any]] = deque()
         try:

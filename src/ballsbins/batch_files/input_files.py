@@ -1,4 +1,4 @@
-"""The files of a table: which they are, of what kind, what their footers say, and whether they have changed."""
+"""The files of a table: their locations and kinds, the content of their footers, and whether they have changed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ parquet = Later("pyarrow.parquet", feature="Reading tables", extra="data")
 fs = Later("pyarrow.fs", feature="Reading tables", extra="data")
 
 _KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv"}
-_PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow unpacks these by their name
-_AT_ONCE = (
-    16  # files that are asked about at a time: a store takes some hundredths of a second for each answer
-)
-_ENOUGH_ROWS, _ENOUGH_BYTES = 1000, 1 << 20  # smaller row groups tell of headers more than of rows
+_PACKED = (".gz", ".bz2", ".zst", ".lz4")  # pyarrow decompresses files with these suffixes
+_AT_ONCE = 16  # files to query in parallel: a store takes some hundredths of a second for each answer
+_ENOUGH_ROWS, _ENOUGH_BYTES = 1000, 1 << 20  # in smaller row groups, sizes reflect headers more than rows
 
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class File:
-    """One file: where, how large, of when, and of what kind."""
+    """One file: its location, size, modification time and kind."""
 
     location: Location
     size: int
@@ -44,28 +42,28 @@ class File:
 
     @property
     def shown(self) -> str:
-        """The address for people."""
+        """The address to show to people."""
         return str(self.location)
 
 
 @dataclass(frozen=True)
 class Footer:
-    """What the footer of a Parquet file says, as far as it is needed: footers themselves would fill the memory."""
+    """The needed facts from a Parquet file's footer. Whole footers would fill the memory."""
 
     schema: pa.Schema
     group_rows: tuple[int, ...]
     leaves: tuple[str, ...]
-    leaf_bytes: NDArray[np.int64]  # unpacked, of each row group and leaf
+    leaf_bytes: NDArray[np.int64]  # uncompressed, for each row group and leaf
     packed_bytes: tuple[int, ...]
     etag: bytes | None
 
     @property
     def rows(self) -> int:
-        """The rows of the file."""
+        """The number of rows of the file."""
         return sum(self.group_rows)
 
     def widest_row(self, columns: Sequence[str]) -> float:
-        """The bytes of a row, unpacked, of these columns in the widest row group; 0 where that tells nothing."""
+        """Uncompressed bytes per row of these columns in the widest row group; 0 if all groups are too small."""
         below = tuple(f"{name}." for name in columns)
         chosen = [f"{leaf}.".startswith(below) for leaf in self.leaves]
         widest = 0.0
@@ -76,7 +74,7 @@ class Footer:
 
 
 def each(ask: Callable[[File], _Answer], files: Sequence[File]) -> list[_Answer]:
-    """Ask about many files at the same time; answers in their order."""
+    """Query many files in parallel; the answers are in the order of the files."""
     if len(files) == 1:
         return [ask(files[0])]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ballsbins-files") as pool:
@@ -103,20 +101,20 @@ def read_footer(file: File) -> Footer:
 
 
 def etag_of(source: Any) -> bytes | None:
-    """What a store calls this version of a file; local files have nothing like it."""
+    """The store's version tag of a file; None for local files, which have no such tag."""
     found = (source.metadata() or {}).get("ETag")
     return None if found is None else bytes(found)
 
 
 def require_unchanged(files: Sequence[File]) -> None:
-    """Raise if the size or the time of a file is not what it was when the table was opened."""
+    """Raise if a file's size or modification time has changed since the table was opened."""
     for file, info in zip(files, each(lambda file: file.location.info(), files), strict=True):
         if (info.size, info.mtime_ns) != (file.size, file.modified):
             raise changed(file)
 
 
 def changed(file: File) -> DataError:
-    """The error that names a file which is not what it was."""
+    """The error for a file that has changed."""
     return DataError(
         f"{file.shown!r} changed while it was being read, so nothing was kept. Build from files that do not change: "
         "copy them, or wait until they are written."
@@ -124,10 +122,10 @@ def changed(file: File) -> DataError:
 
 
 def files_at(address: str | Path) -> list[File]:
-    """The file at an address, or the files of a table below it in order of their path."""
+    """The file at an address, or the files of the table below it in order of path."""
     here, shown = located(address), str(address)
     try:
-        shown.encode()  # a name of bytes that are not text
+        shown.encode()  # fails if the name's bytes are not text
         info = here.info()
         found = here.files() if info.type == fs.FileType.Directory else []
         for _, entry in found:
@@ -155,7 +153,7 @@ def files_at(address: str | Path) -> list[File]:
 
 
 def _hidden(path: str) -> bool:
-    """Whether other tools left this file for themselves, as _SUCCESS and .part-0.crc are."""
+    """Whether the file is bookkeeping of another tool, such as _SUCCESS or .part-0.crc."""
     return any(part.startswith((".", "_")) for part in path.split("/") if part)
 
 
@@ -170,11 +168,11 @@ def _kind_of(path: str) -> str | None:
 
 @contextmanager
 def naming(file: File) -> Iterator[None]:
-    """Turn what goes wrong with the content of a file into an error that names it."""
+    """Turn any failure with the content of a file into an error that names the file."""
     try:
         yield
     except (OSError, arrow.ArrowException, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())  # Arrow says some things in several lines
+        said = " ".join(str(error).split())  # some Arrow messages span several lines
         raise DataError(
             f"{file.shown!r} cannot be read: {said.rstrip('.')}. Check that it is whole and that you may read it; "
             "for text, that its columns have the types they seem to have (see --type)."

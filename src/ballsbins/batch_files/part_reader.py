@@ -1,4 +1,4 @@
-"""Read the row groups of a part, one range of bytes at a time, and check each before it is decoded."""
+"""Read the row groups of a part, one range of bytes at a time, and check each one before decoding it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ parquet = Later("pyarrow.parquet", feature="Reading batch files", extra="data")
 xxhash = Later("xxhash", feature="Reading batch files", extra="data")
 
 _MARK = b"PAR1"
-_TAIL = 1 << 16  # bytes at the end of a part, in which its footer mostly fits
+_TAIL = 1 << 16  # bytes at the end of a part; its footer usually fits in them
 
 
 class ReadBuffer:
-    """Memory for what is read, the same each time: to get new memory costs as much as to read into it."""
+    """A reusable read buffer: allocating new memory costs as much as reading into it."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._memory = bytearray()
 
     def of(self, size: int) -> memoryview:
-        """So many bytes; those given before are then others'."""
+        """Return `size` bytes of the buffer; this reuses the bytes returned before."""
         if len(self._memory) < size:
             self._memory = bytearray(size)
         return memoryview(self._memory)[:size]
@@ -62,7 +62,7 @@ class PartReader:
             raise damaged(self._location)
 
     def _footer(self, stored: StoredFile) -> bytes:
-        """All behind the last row group, if it has the checksum that the manifest says."""
+        """All bytes after the last row group, after checking them against the manifest's checksum."""
         size = self._source.size()
         if size != stored.bytes:
             raise damaged(self._location)
@@ -73,13 +73,13 @@ class PartReader:
         for footer in (
             tail[-length:],
             tail,
-        ):  # a part without row groups is its footer, from the first byte on
+        ):  # a part without row groups consists of its footer only, from the first byte on
             if xxhash.xxh3_64_hexdigest(footer) == stored.checksum:
                 return bytes(footer)
         raise damaged(self._location)
 
     def check(self, group: int) -> None:
-        """Read the bytes of a row group, and raise if they are not those that were written."""
+        """Read the bytes of a row group, and raise if they differ from what was written."""
         begin, (end, checksum) = self._ends[group][0], self._ends[group + 1]
         with _naming(self._location):
             content = self._read(begin, end, self._buffer)
@@ -93,7 +93,7 @@ class PartReader:
             return self._file.read_row_group(group, columns=columns, use_threads=False)
 
     def _read(self, begin: int, end: int, buffer: ReadBuffer) -> memoryview:
-        """Read some bytes. What is decoded is copied out of the buffer, which may then be used again."""
+        """Read some bytes. Decoding copies the data out of the buffer, so the buffer can then be reused."""
         view = buffer.of(end - begin)
         self._source.seek(begin)
         done = 0
@@ -110,7 +110,7 @@ class PartReader:
 
 
 class _Window:
-    """A file of which only some bytes are there: those of one row group, in memory."""
+    """A file-like view of a file of which only the bytes of one row group are in memory."""
 
     closed = False
 
@@ -146,17 +146,17 @@ class _Window:
         return True
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def require_checksum(content: Any, checksum: str, location: Location) -> None:
-    """Raise if bytes that were read are not those that were written."""
+    """Raise if the bytes that were read differ from those that were written."""
     if xxhash.xxh3_64_hexdigest(content) != checksum:
         raise damaged(location)
 
 
 def damaged(location: Location) -> DataError:
-    """The error that names a file, or the directory, whose bytes have changed."""
+    """The error for a file, or a directory, whose bytes have changed."""
     return DataError(
         f"{str(location)!r} is damaged: its bytes are not those that were written. Build the epoch again, and check "
         "the disk or the copy."
@@ -165,9 +165,9 @@ def damaged(location: Location) -> DataError:
 
 @contextmanager
 def _naming(location: Location) -> Iterator[None]:
-    """Turn what goes wrong with a part into an error that names it."""
+    """Turn any failure with a part into an error that names the part."""
     try:
         yield
     except (OSError, arrow.ArrowException, ValueError) as error:
-        said = " ".join(str(error).split())  # Arrow says some things in several lines
+        said = " ".join(str(error).split())  # some Arrow messages span several lines
         raise DataError(f"{str(location)!r} cannot be read ({said}). Build the epoch again.") from None

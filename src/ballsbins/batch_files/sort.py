@@ -1,10 +1,11 @@
 """Sort any number of rows within a stated memory limit.
 
-An external bucket sort: rows are scattered into files of consecutive places, and a file that fits is a bucket.
+This is an external bucket sort: rows are scattered into files of consecutive places, and a file that fits in memory
+is a bucket.
 
-A file that does not fit is scattered again, so that any number of rows is sorted within the same memory. Rows of
-one place keep the order in which they came. Several workers may add rows at the same time, each a later part of the
-table than the one before it.
+A file that does not fit is scattered again, so any number of rows is sorted within the same memory. Rows with the
+same place keep their input order. Several workers may add rows at the same time, each from a later part of the table
+than the worker before it.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ arrow = Later("pyarrow", feature="Batching tables", extra="data")
 DEFAULT_MEMORY = 10**9
 _LEAST = 300 * 10**6
 _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any data
-# More is not used: a third of it, the largest bucket, is the most text that one array can hold.
+# Upper limit on the memory used: the largest bucket is a third of it, the most text that one array can hold.
 _MOST = 6 * 10**9
-_LEAST_OF_WORKER = 120 * 10**6  # data that a worker needs to work on pieces of a good size
-_PIECE_BYTES = 2**17  # pieces of a file that are worth writing by themselves
+_LEAST_OF_WORKER = 120 * 10**6  # data memory that a worker needs to work on pieces of a reasonable size
+_PIECE_BYTES = 2**17  # the smallest piece of a file that is worth writing separately
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A limit on the resident memory of the process, in bytes, and the workers among whom it is divided.
+    """A limit on the resident memory of the process, in bytes, and the number of workers that share it.
 
-    The sizes below are those of one worker.
+    The sizes below are for one worker.
     """
 
     limit: int = DEFAULT_MEMORY
     workers: int = 1
 
     def __post_init__(self) -> None:
-        """Validate, once."""
+        """Validate the fields."""
         advice = "The interpreter and Arrow alone need some 180 million bytes; 1 GB is the default."
         _check.integer("the memory limit", self.limit, _LEAST, advice=advice)
 
@@ -58,48 +59,48 @@ class Memory:
         return (min(self.limit, _MOST) - _INTERPRETER) // self.workers
 
     def most_workers(self, batch_bytes: int) -> int:
-        """The workers among whom it can be divided so that batches of this size fit, with some to spare."""
+        """The largest number of workers that leaves each enough memory for batches of this size, with a margin."""
         data = min(self.limit, _MOST) - _INTERPRETER
         return max(1, min(data // _LEAST_OF_WORKER, data // max(4 * batch_bytes, 1)))
 
     @property
     def chunk_bytes(self) -> int:
-        """Rows that are read at a time; as much again is held while they are sorted into buckets."""
+        """Bytes of rows to read at a time; sorting them into buckets holds as much again."""
         return self._for_data // 12
 
     @property
     def most_rows(self) -> int:
-        """Rows that are read at a time at most: a chunk of rows of 16 kB, as footers see repeated words only once."""
+        """Limit on rows read at a time: a chunk of 16 kB rows, since footers count repeated words only once."""
         return max(1, min(2**16, self.chunk_bytes // 2**14))
 
     @property
     def bucket_bytes(self) -> int:
-        """Rows of one bucket as planned. Held twice while joined and once in part while written."""
+        """Planned bytes of one bucket. It is held twice while joined, and a part of it again while written."""
         return self._for_data // 8
 
     @property
     def largest_bucket(self) -> int:
-        """Rows of one bucket at most: one whose rows are twice as wide as the first ones promised still fits."""
+        """Largest allowed bytes of one bucket: rows twice as wide as the first ones suggested still fit."""
         return self._for_data // 3
 
     def limit_for(self, batch_bytes: int) -> int | None:
-        """A limit under which a batch of so many bytes is a bucket that fits, with some to spare; None if none is."""
+        """A limit under which a batch of this many bytes fits in a bucket, with a margin; None if none does."""
         limit = 4 * batch_bytes * self.workers + _INTERPRETER
         return limit if limit <= _MOST else None
 
     @property
     def row_group_bytes(self) -> int:
-        """Rows that the Parquet writer takes at a time."""
+        """Bytes of rows that the Parquet writer takes at a time."""
         return min(self._for_data // 24, 16 * 2**20)
 
     @property
     def max_files(self) -> int:
-        """Buckets that are written at once: open files, each getting pieces large enough to be worth writing."""
+        """How many buckets to write at once: one open file each, with pieces large enough to be worth writing."""
         return max(2, min(400, self.chunk_bytes // _PIECE_BYTES))
 
     @staticmethod
     def parse(text: str) -> Memory:
-        """Read a limit such as 1GB, 512MiB or 2000000000."""
+        """Parse a limit such as 1GB, 512MiB or 2000000000."""
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?b|)\s*", text.lower())
         if found is None:
             raise InvalidInputError(
@@ -110,7 +111,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Ranges:
-    """The places first … stop − 1, cut into groups of equal length, and each group into ranges, of one file each."""
+    """The places first … stop − 1, cut into groups of equal length, and each group into ranges of one file each."""
 
     first: int
     stop: int
@@ -119,7 +120,7 @@ class Ranges:
 
     @staticmethod
     def even(first: int, stop: int, count: int) -> Ranges:
-        """About `count` ranges of equal length, in one group."""
+        """About `count` ranges of equal length, in a single group."""
         length = stop - first
         return Ranges(first, stop, length, -(-length // max(1, min(count, length))))
 
@@ -133,7 +134,7 @@ class Ranges:
         return whole * self._per_group + -(-rest // self.width)
 
     def number_of(self, places: NDArray[np.uint32]) -> NDArray[np.uint16]:
-        """The range of each place."""
+        """The number of the range that holds each place."""
         within = places - np.uint32(self.first)
         if self.group >= self.stop - self.first:
             return (within // np.uint32(self.width)).astype(np.uint16)
@@ -154,12 +155,12 @@ class Ranges:
 
 
 class BucketSort:
-    """Sorts rows by place under a memory limit, with files in a directory of its own."""
+    """Sorts rows by place within a memory limit, using files in a directory of its own."""
 
     def __init__(
         self, directory: Path, schema: pa.Schema, memory: Memory, ranges: Ranges, writers: int = 1
     ) -> None:
-        """Sort rows of `schema` into the files of `ranges`, of which each writer has its own."""
+        """Sort rows of `schema` into the files of `ranges`; each writer has files of its own."""
         extra = [arrow.field("position", arrow.int64()), arrow.field("place", arrow.uint32())]
         self._directory, self._memory, self.ranges = directory, memory, ranges
         self._schema, self._spilled = schema, arrow.schema([*schema, *extra])
@@ -167,7 +168,7 @@ class BucketSort:
 
     @property
     def piece_bytes(self) -> int:
-        """How many bytes of rows to add at a time, so that pieces of files are worth writing."""
+        """How many bytes of rows to add at a time, so that pieces of files are large enough to be worth writing."""
         return min(self._memory.chunk_bytes, 2 * len(self.ranges) * _PIECE_BYTES)
 
     def add(
@@ -177,11 +178,11 @@ class BucketSort:
         positions: NDArray[np.int64],
         places: NDArray[np.uint32],
     ) -> None:
-        """Write rows to the files of their places; for each writer, by one thread at a time."""
+        """Write rows to the files of their places. Only one thread at a time may call this for a given writer."""
         columns = [*rows.columns, arrow.array(positions), arrow.array(places)]
         whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled)
         files = self._files[writer]
-        numbers = np.zeros(len(places), dtype=np.uint16)  # of the file that a row goes to
+        numbers = np.zeros(len(places), dtype=np.uint16)  # the file that each row goes to
         if len(files) > 1:
             numbers = self.ranges.number_of(places)
             whole = whole.take(arrow.array(np.argsort(numbers, kind="stable").astype(np.uint32)))
@@ -204,9 +205,9 @@ class BucketSort:
                     file.close()
 
     def buckets(self, begin: int, end: int) -> Iterator[Bucket]:
-        """Give the rows of the places begin … end − 1, whole ranges, in buckets of ascending places.
+        """Give the rows of the places begin … end − 1 (whole ranges), in buckets of ascending places.
 
-        Each bucket is small enough. Files are removed as they are read.
+        Each bucket fits in memory. Files are removed as they are read.
         """
         for number in range(len(self.ranges)):
             first, stop = self.ranges.span(number)
@@ -237,7 +238,7 @@ class BucketSort:
         held = 0
         for file in files:
             with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
-                # Small pieces are joined, or the next scattering would make them smaller still.
+                # Join small pieces, otherwise the next scattering would make them smaller still.
                 for batch in reader:
                     waiting.append(batch)
                     held += batch.nbytes

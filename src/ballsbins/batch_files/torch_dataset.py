@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIPED = 1 << 20  # bytes
-_ALIGNED = 64  # bytes: where the tensors of a batch begin within their common memory
+_ALIGNED = 64  # bytes: alignment of the tensors of a batch within their shared memory
 
 
 class TensorBatch(dict[str, Any]):
-    """The tensors of a batch by name. It crosses from a worker of a DataLoader in one piece.
+    """The tensors of a batch by name, which a DataLoader worker sends in one piece.
 
-    PyTorch hands over each tensor in shared memory of its own, which for tens of small ones takes far longer than
-    reading them. So all are put into one.
+    PyTorch sends each tensor in a separate block of shared memory. For dozens of small tensors that takes far longer
+    than reading them, so all tensors share one block.
     """
 
     def __copy__(self) -> TensorBatch:
-        """Stay one of these: DataLoader copies a dict before it hands it over."""
+        """Keep this class: DataLoader copies a dict before it sends it."""
         return TensorBatch(self)
 
     def __reduce__(self) -> Any:
-        """Put all tensors into one; what is no tensor, such as text, goes as it is."""
+        """Put all tensors into one block; other values, such as text, are sent unchanged."""
         layout, arrays_of, others, end = [], [], {}, 0
         for name, value in self.items():
             if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
@@ -54,7 +54,7 @@ class TensorBatch(dict[str, Any]):
 
 
 def _handed_over(memory: NDArray[np.uint8]) -> Any:
-    """What is small goes through the pipe to the other process; what is large in shared memory."""
+    """Send small data through the pipe to the other process, and large data in shared memory."""
     return bytearray(memory) if memory.nbytes <= _PIPED else torch.from_numpy(memory)
 
 
@@ -65,7 +65,7 @@ def _from_one(
     buffer = memory.numpy() if isinstance(memory, torch.Tensor) else memory
     for name, begin, dtype, shape in layout:
         kind, count = getattr(torch, dtype), math.prod(shape)
-        if not count:  # frombuffer wants something
+        if not count:  # frombuffer does not accept empty data
             found[name] = torch.empty(shape, dtype=kind)
             continue
         values = torch.frombuffer(buffer, dtype=kind, count=count, offset=begin)
@@ -74,12 +74,12 @@ def _from_one(
 
 
 class BatchDataset(IterableDataset[TensorBatch]):
-    """The batches of one epoch from step `start` on, as dicts of tensors (text as lists), empty batches too.
+    """The batches of one epoch from step `start` on, as dicts of tensors (text as lists), including empty batches.
 
-    Use it with batch_size=None: a batch is a batch. The tensors are those of `batch_files.columns`, the same in every
-    batch. It reads ahead in a thread of its own, so `num_workers=0` is best for most loops, and 1 if the training
-    loop leaves Python no time. More workers do not read faster: each of them reads all files and gives its share of
-    the steps, in order. To share the reading among processes that train, build with --world-size.
+    Use it with batch_size=None, because each item is already a batch. `batch_files.columns` describes the tensors,
+    which are the same in every batch. A thread reads ahead, so `num_workers=0` is best for most loops, and 1 if the
+    training loop leaves Python no time. More workers do not read faster: each of them reads all files and gives its
+    share of the steps, in order. To divide the reading among training processes, build with --world-size.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BatchDataset(IterableDataset[TensorBatch]):
         ranks: int = 1,
         columns: Sequence[str] | None = None,
     ) -> None:
-        """Take what `BatchFiles.batches` takes, and check it now."""
+        """Take the arguments of `BatchFiles.batches`, and check them now."""
         files.batches(epoch, start, rank, ranks, columns)
         self._files, self._arguments = files, (epoch, start, rank, ranks, columns)
         self._length = files.manifest.steps - start
@@ -104,7 +104,7 @@ class BatchDataset(IterableDataset[TensorBatch]):
         return (_tensors(batch) for batch, _ in batches)
 
     def __len__(self) -> int:
-        """Count the steps from `start` to the epoch's end."""
+        """The number of steps from `start` to the end of the epoch."""
         return self._length
 
 

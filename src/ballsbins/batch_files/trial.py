@@ -1,4 +1,4 @@
-"""A trial on some rows: what a build costs, and how its columns are best encoded."""
+"""A trial on some rows: estimate what a build costs, and how its columns are best encoded."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Batching tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
-_ROWS, _BYTES = 1 << 16, 1 << 23  # of a sample
-_READ_ROWS = 1 << 10  # at a time: they may be far wider than footers tell, which see repeated words once
-_PLACES = 8  # from which a sample is taken
+_ROWS, _BYTES = 1 << 16, 1 << 23  # size limits of a sample
+_READ_ROWS = (
+    1 << 10
+)  # rows per read: rows may be far wider than in the footers, which count repeated words only once
+_PLACES = 8  # number of places in the table from which a sample is taken
 KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Bytes and seconds of a row, from doing with some rows what a build does with all.
+    """Bytes and seconds per row, measured by processing some rows as a build processes all of them.
 
     Attributes:
-        row_bytes: in memory.
-        spilled_row_bytes: in a temporary file.
-        compressed_row_bytes: in a part.
-        row_seconds: of one core.
-        dictionary_encoded: the columns, by their paths, that Parquet stores smaller with a dictionary than without.
+        row_bytes: bytes per row in memory.
+        spilled_row_bytes: bytes per row in a temporary file.
+        compressed_row_bytes: bytes per row in a part.
+        row_seconds: seconds per row on one core.
+        dictionary_encoded: the columns, by path, that Parquet stores smaller with a dictionary than without.
     """
 
     row_bytes: float
@@ -45,7 +47,7 @@ class Trial:
 
     @staticmethod
     def run(inputs: Inputs, compression: str, identity: IdentityColumn | None) -> Trial:
-        """Read some rows, hash their names, take them in a random order, write a bucket and Parquet."""
+        """Read some rows, hash their identities, shuffle them, and write them as a bucket and as Parquet."""
 
         def sizes(table: Any, dictionary: bool | list[str]) -> dict[str, int]:
             part = arrow.BufferOutputStream()
@@ -81,10 +83,10 @@ class Trial:
 
 
 def sample(inputs: Inputs) -> pa.Table:
-    """Rows to judge by how large and how costly rows are: some ten thousands, fewer if they are wide.
+    """A sample of rows for estimating size and cost: tens of thousands of rows, fewer if they are wide.
 
-    They come from several places of the table, and the same share of its rows from each: a table may begin with rows
-    that are not like the others.
+    They come from several places in the table, with the same share of rows from each, because a table may begin with
+    rows that are unlike the others.
     """
     at_once = int(max(1, min(_READ_ROWS, _BYTES // (8 * inputs.stored_row_bytes + 1))))
     pieces = [piece for piece in inputs.pieces() if piece.rows]

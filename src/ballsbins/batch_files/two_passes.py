@@ -1,10 +1,10 @@
-"""The two passes of the embedded engine, each by several workers at a time.
+"""The two passes of the embedded engine, each run by several workers at a time.
 
-Pass one reads the table in order, once for some epochs together, and scatters its rows into files of consecutive
-places, one set for each epoch. Pass two sorts the files of some whole parts at a time and writes the parts.
+Pass one reads the table in order, once for several epochs, and scatters its rows into files of consecutive places,
+one set of files per epoch. Pass two sorts the files of some whole parts at a time and writes the parts.
 
-Workers are threads: pyarrow and NumPy do the work without holding Python's lock. Each worker of pass one reads a
-later part of the table than the one before it, so rows of one place stay in their order.
+Workers are threads: pyarrow and NumPy release Python's lock while they work. Each worker of pass one reads a later
+part of the table than the worker before it, so rows with the same place keep their order.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _Result = TypeVar("_Result")
 
 
 class _StoppedError(Exception):
-    """Another worker has failed, or the person at the keyboard has had enough."""
+    """Another worker has failed, or the user has interrupted the build."""
 
 
 @dataclass
 class Workers:
-    """Some threads that stop together when one of them fails."""
+    """A group of threads that stop together when one of them fails."""
 
     count: int
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def each(self, work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
-        """Do all tasks, some at the same time; results in their order. The first error ends all."""
+        """Run all tasks, some in parallel, and return the results in task order. The first error stops all."""
         if self.count == 1 or len(tasks) == 1:
             return [work(task) for task in tasks]
         with ThreadPoolExecutor(self.count, thread_name_prefix="ballsbins-build") as pool:
@@ -67,16 +67,16 @@ class Workers:
                         future.cancel()
 
     def check(self) -> None:
-        """Stop this worker if the others have."""
+        """Stop this worker if the others have stopped."""
         if self.stopped.is_set():
             raise _StoppedError
 
 
 class Scattered:
-    """What pass one leaves: the rows of each epoch in files by place, and the hash of every input file."""
+    """The result of pass one: the rows of each epoch in files by place, and the hash of every input file."""
 
     def __init__(self, plan: BuildPlan, row_orders: Sequence[RowOrder], scratches: Sequence[Path]) -> None:
-        """Give each epoch a sort of its own in a directory of its own."""
+        """Give each epoch its own sort in its own directory."""
         plan.require_memory()
         self._plan, self._row_orders = plan, row_orders
         self.workers = Workers(plan.workers)
@@ -87,10 +87,10 @@ class Scattered:
         self.digests: Digests = {}
 
     def read(self, report: Callable[[int, int], None]) -> None:
-        """Do pass one; `report` is told of the rows and bytes that were read.
+        """Run pass one; `report` receives the numbers of rows and bytes read so far.
 
         Raises:
-            DataError: a file cannot be read, or changed while it was read.
+            DataError: a file cannot be read, or changed during the read.
         """
         progress = _Sum(report)
         pieces = self._plan.inputs.pieces()
@@ -129,10 +129,10 @@ class Scattered:
     def write_parts(
         self, epoch: int, directory: Location, manifest: Manifest, report: Callable[[int], None]
     ) -> tuple[list[StoredFile], NDArray[np.int64]]:
-        """Do pass two for one of the epochs, the `epoch`-th; `report` is told of the batches that are written.
+        """Run pass two for the `epoch`-th of the epochs; `report` receives the number of batches written so far.
 
         Returns:
-            The parts in order, and the rows of every batch.
+            The parts in order, and the number of rows of every batch.
         """
         sort, row_order, plan = self.sorts[epoch], self._row_orders[epoch], self._plan
         progress = _Sum(lambda steps, _: report(steps))
@@ -161,7 +161,7 @@ class Scattered:
 
 
 class _Sum:
-    """Adds what several workers have done, and tells it."""
+    """Adds up the progress of several workers and reports the sum."""
 
     def __init__(self, report: Callable[[int, int], None]) -> None:
         self._report, self._lock = report, threading.Lock()
@@ -175,7 +175,7 @@ class _Sum:
 
 
 def _shares(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
-    """Cut pieces into runs of about equal bytes, at most one for each worker, and at least one."""
+    """Cut pieces into runs of about equal bytes: at most one run per worker, and at least one run."""
     ends = np.cumsum([piece.bytes for piece in pieces])
     if not len(ends) or workers == 1:
         return [list(pieces)]
@@ -195,9 +195,9 @@ def joined(
     pieces: Sequence[Piece] | None = None,
     digests: Digests | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Read `rows` rows at a time and join them to chunks of some size in memory, however wide they turn out to be.
+    """Read `rows` rows at a time and join them to chunks of a given size in memory, however wide the rows are.
 
-    Gives (bytes of the files read so far, about; a chunk). Small chunks would make small pieces of buckets.
+    Gives (approximate bytes of the files read so far, a chunk). Small chunks would lead to small pieces of buckets.
     """
     waiting: list[Any] = []
     held, read_bytes = 0, 0
