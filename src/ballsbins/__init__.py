@@ -62,7 +62,7 @@ __all__ = [
     "plan",
 ]
 
-# these need scipy, which takes a while to import
+# Imported on first use: these need scipy, which is slow to import.
 _LATER = {
     "MonteCarlo": "ballsbins.accounting.monte_carlo",
     "Total": "ballsbins.total",

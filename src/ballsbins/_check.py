@@ -1,4 +1,4 @@
-"""Checks of single values and of saved fields, used once at every construction."""
+"""Check single values and saved fields; every object runs these checks once, at construction."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ballsbins.errors import InvalidInputError
 
 
 def one_of(name: str, value: Any, known: Collection[str], *, advice: str) -> str:
-    """Return `value`, which must be one of some words."""
+    """Return `value`, which must be one of the strings in `known`."""
     if not isinstance(value, str) or value not in known:
         raise InvalidInputError(name, value, f"one of {', '.join(known)}", advice)
     return value
 
 
 def instance(name: str, value: Any, kind: type, *, bound: str, advice: str) -> None:
-    """Refuse a value of another type than the one that `bound` names in words."""
+    """Raise an error unless `value` is of type `kind`, which `bound` describes in words."""
     if not isinstance(value, kind):
         raise InvalidInputError(name, value, bound, advice)
 
@@ -29,7 +29,7 @@ def instance(name: str, value: Any, kind: type, *, bound: str, advice: str) -> N
 def reals(
     name: str, value: Any, bound: str, allowed: Callable[[NDArray[np.float64]], Any], *, advice: str
 ) -> NDArray[np.float64]:
-    """Return a number, or an array of any shape, as floats; text, bools and whatever is not allowed are refused."""
+    """Return a number, or an array of any shape, as floats; refuse text, bools and values that are not allowed."""
     try:
         given = np.asarray(value)
         whole = given.dtype == object and all(type(part) is int for part in given.ravel())
@@ -45,7 +45,7 @@ def reals(
 
 
 def mapping(name: str, value: Any, *, advice: str) -> Mapping[str, Any]:
-    """Return `value`, which must have fields by name."""
+    """Return `value`, which must be a mapping from names to fields."""
     if not isinstance(value, Mapping):
         raise InvalidInputError(name, value, "an object with fields by name", advice)
     return value
@@ -58,7 +58,7 @@ def fields(
     *,
     advice: str = "Nothing is guessed: add what is missing and remove what is unknown.",
 ) -> dict[str, Any]:
-    """Return the fields of a saved object, which must be exactly those that are wanted."""
+    """Return the fields of a saved object, which must be exactly those in `wanted`."""
     if set(saved) != set(wanted):
         found = sorted(map(str, saved))
         raise InvalidInputError(f"the set of fields of {what}", found, f"{sorted(wanted)}", advice)
@@ -71,7 +71,7 @@ def delta(value: Any, *, advice: str = "Usually below 1 / number of examples.") 
 
 
 def integer(name: str, value: Any, minimum: int, maximum: int | None = None, *, advice: str) -> int:
-    """Return `value` as a Python int within [minimum, maximum]; a float or bool is refused, even 3.0."""
+    """Return `value` as a Python int within [minimum, maximum]; refuse floats (even 3.0) and bools."""
     bound = f"an integer of at least {minimum:,}"
     if maximum is not None:
         bound = f"an integer from {minimum:,} to {maximum:,}"
@@ -96,7 +96,7 @@ def real(
     open_left: bool = False,
     open_right: bool = False,
 ) -> float:
-    """Return `value` as a float in the stated interval; NaN, infinity, text and bool are refused."""
+    """Return `value` as a float in the stated interval; refuse NaN, infinity, text and bools."""
     left, right = "(" if open_left else "[", ")" if open_right or math.isinf(maximum) else "]"
     bound = f"a number in {left}{minimum:g}, {maximum:g}{right}"
     if isinstance(value, (bool, np.bool_, str, bytes)) or not hasattr(value, "__float__"):

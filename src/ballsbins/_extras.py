@@ -1,4 +1,4 @@
-"""Optional parts are imported where they are used; a missing one answers with the pip command."""
+"""Import optional dependencies on first use; if one is missing, the error states the pip command."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ def load(module: str, *, feature: str, extra: str) -> ModuleType:
 
 
 class Later:
-    """A module of an optional part, imported when something of it is first used."""
+    """A module of an optional dependency, imported when one of its attributes is first used."""
 
     def __init__(self, module: str, *, feature: str, extra: str) -> None:
         """Name the module, what needs it, and the extra that installs it."""
         self._module, self._feature, self._extra = module, feature, extra
-        self._loaded: ModuleType | None = None  # import_module takes microseconds, also for what is there
+        self._loaded: ModuleType | None = (
+            None  # import_module takes microseconds even if the module is loaded
+        )
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked by pickle and copy, which must not load anything
+        if name.startswith("__"):  # pickle and copy ask for these, and must not trigger the import
             raise AttributeError(name)
         if self._loaded is None:
             self._loaded = load(self._module, feature=self._feature, extra=self._extra)

@@ -1,4 +1,4 @@
-"""Write files that are on the disk whole or not at all, also when the process is killed or the power fails."""
+"""Write files completely or not at all, even if the process is killed or the power fails."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PRIVATE = 0o600
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
-    """Give a file beside `path` to write to; if the block ends well, it takes the place of `path` at once.
+    """Open a temporary file beside `path`; if the block succeeds, it replaces `path` atomically.
 
     Args:
-        path: the file to make or to replace. Until the end, and after an error, what was there stays as it was.
+        path: the file to create or replace. Until the block ends, and after an error, an existing file is unchanged.
         mode: the permissions of the file; None leaves them to the process's umask.
 
     Raises:
-        OSError: the file cannot be written. Nothing of it is left behind.
+        OSError: the file cannot be written. No partial file is left behind.
     """
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -40,7 +40,7 @@ def replacing(path: Path, *, mode: int | None = PRIVATE) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Make or replace a file for everybody to read.
+    """Create or replace a file with the process's usual permissions.
 
     Raises:
         InvalidInputError: the file cannot be written.
@@ -54,7 +54,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that does not exist yet, of mode 0600, to the disk itself; half a file is removed."""
+    """Create a new file with mode 0600 and flush it to disk; a partial file is removed after an error."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -67,7 +67,7 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file, or the names in a directory."""
+    """Flush a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

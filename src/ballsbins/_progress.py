@@ -1,4 +1,4 @@
-"""How far long work is, on standard error: one line that changes on a terminal, a line now and then elsewhere."""
+"""Report progress of long work on standard error: one updating line on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _FIRST = 1.5  # seconds until the first line
-_NEXT = 10.0  # seconds between the lines that follow, where they stay
+_NEXT = 10.0  # seconds between later lines if standard error is not a terminal
 
 
 @contextmanager
 def telling(line: Callable[[], str]) -> Iterator[None]:
-    """Tell people what `line` says, and since when, while the block runs; short work says nothing."""
+    """While the block runs, show the text of `line` and the seconds elapsed; short work shows nothing."""
     begun, over, terminal = time.monotonic(), threading.Event(), sys.stderr.isatty()
     told = False
 
@@ -42,11 +42,11 @@ def telling(line: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def stages(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Tell people how far `what` is while the block runs.
+    """Show the progress of `what` while the block runs.
 
     Args:
         what: the name of the work.
-        total: how many stages it has.
+        total: the number of stages.
 
     Yields:
         A function to call at the beginning of each stage, with its name.

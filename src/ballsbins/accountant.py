@@ -1,6 +1,6 @@
-"""The questions asked of a Mechanism: from its curve, by `search`, to a Bound.
+"""Answer questions about a Mechanism: `search` turns its curve into a Bound.
 
-There is one way through: Mechanism → table of curves (`curves`) → curve → `search` → Bound.
+Every question takes the same route: Mechanism → table of curves (`curves`) → curve → `search` → Bound.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from ballsbins.samplers import BallsAndBins, Shuffle
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
-# An answer whose bounds are farther apart than this, relative to ε or log δ, is called no more than bounds.
+# If the bounds are farther apart than this, relative to ε or log δ, the kind of the answer is only "bounds".
 _CLOSE = 5e-3
-_LEAST_UNIT = 0.1  # an ε below this is judged as this
-_BEYOND = np.geomspace(1e-4, 20.0, 80)  # how far beyond the ε without truncation one with it is looked for
-_LOOKS = 9  # parts in which these are asked for, the nearest first
-_LEAST_ALLOWED = 1e-300  # a probability that is a double
-_EXACT = 1e-5  # and one of several epochs whose bounds are closer than this is exact
+_LEAST_UNIT = 0.1  # an ε below this is judged as if it were this large
+_BEYOND = np.geomspace(1e-4, 20.0, 80)  # search for ε with truncation this far beyond ε without it
+_LOOKS = 9  # evaluate these points in so many batches, nearest first
+_LEAST_ALLOWED = 1e-300  # a positive probability that is still a double
+_EXACT = 1e-5  # the answer for several epochs is called exact if its bounds are closer than this
 
 
 class Run(Protocol):
-    """What is asked about: one Mechanism, or several runs together."""
+    """The subject of a question: one Mechanism, or several runs together."""
 
     @property
     def curve(self) -> Curve:
@@ -45,14 +45,14 @@ class Run(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         ...
 
 
 def delta_bound(
     mechanism: Run, epsilon: Number, method: str | MonteCarlo = "auto", *, log: bool = False
 ) -> Bound:
-    """δ (or log δ) at ε, the larger of the two directions."""
+    """Return δ (or log δ) at ε: the larger of the two directions."""
     points = _points(
         "epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= LARGEST_EPSILON
     )
@@ -65,7 +65,7 @@ def delta_bound(
 
 
 def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
-    """ε at δ, the larger of the two directions."""
+    """Return ε at δ: the larger of the two directions."""
     points = _points("delta", delta, "a number in (0, 1)", lambda x: (x > 0.0) & (x < 1.0))
     curve = _curve(mechanism, method)
     if curve.pointwise:
@@ -85,18 +85,18 @@ def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "aut
 def _curve(mechanism: Run, method: str | MonteCarlo) -> Curve:
     if isinstance(method, str) and method == "auto":
         return mechanism.curve
-    assert isinstance(mechanism, Mechanism)  # several runs have one method
+    assert isinstance(mechanism, Mechanism)  # several runs together support only "auto"
     return curve_of(mechanism, method)
 
 
 def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
-    """Refuse a δ that the penalty of truncation alone exceeds, and name the least size that would do.
+    """Raise an error if truncation leaves no ε for this δ; the error names the least batch size that would work.
 
     δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
     """
     target = np.log([delta])
     start = max(float(epsilon_at(curve.untruncated, direction, target)[2, 0]) for direction in DIRECTIONS)
-    if np.isinf(start):  # without truncation no ε is known to be enough either: the answer says so
+    if np.isinf(start):  # even without truncation no ε is known to be large enough: the answer will be ∞
         return
     allowed = 0.0
     for epsilon in np.array_split(np.minimum(start + np.append(0.0, _BEYOND), LARGEST_EPSILON), _LOOKS):
@@ -105,7 +105,7 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
         if allowed > 0.0 and np.log(allowed) >= curve.log_p:
             return
         if delta / (1.0 + np.exp(epsilon[-1])) <= allowed:
-            break  # farther out, where δ(ε) is hard to know, none is better
+            break  # no ε farther out can allow a larger p, and δ(ε) is hard to compute there
     if not isinstance(mechanism, Mechanism):
         raise UnreachableTargetError(
             f"these runs truncate batches so often that no epsilon has delta={delta:g}. Ask for a larger delta."
@@ -125,7 +125,7 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
 
 
 def true_positive_rate_bound(mechanism: Run, false_positive_rate: Number) -> Bound:
-    """The best true-positive rate of any membership test, the larger of the two directions."""
+    """Return the best true-positive rate of any membership test: the larger of the two directions."""
     rates = _points(
         "false_positive_rate", false_positive_rate, "a number in [0, 1]", lambda x: (x >= 0.0) & (x <= 1.0)
     )
@@ -140,7 +140,7 @@ def true_positive_rate_bound(mechanism: Run, false_positive_rate: Number) -> Bou
 
 
 def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: bool) -> Any:
-    """The run as a PrivacyLossDistribution of dp_accounting."""
+    """Return the run as a PrivacyLossDistribution of dp_accounting."""
     from ballsbins.accounting.epochs.loss_distribution import privacy_loss_distribution
 
     advice = "It is the distance of two losses on the grid of dp_accounting, such as 1e-4."
@@ -161,7 +161,7 @@ def loss_distribution(mechanism: Mechanism, interval: float, *, pessimistic: boo
 
 
 def renyi(mechanism: Mechanism, orders: Sequence[float]) -> dict[str, Array]:
-    """Upper bounds on the Rényi divergences of the whole run, by direction."""
+    """Return upper bounds on the Rényi divergences of the whole run, by direction."""
     sampler = mechanism.sampler
     if not isinstance(sampler, BallsAndBins) or not mechanism.finished or log_penalty(mechanism) is not None:
         advice = "Rényi divergences are computed for whole epochs of balls-and-bins without truncation."
@@ -201,9 +201,10 @@ def _bound(
     penalties: Mapping[Direction, Array] = MappingProxyType({}),
     worst: Array | None = None,
 ) -> Bound:
-    """The larger of two directions, of which `sides` has lower, value and upper, with its part of the penalty.
+    """Build the Bound of the larger direction, with its share of the penalty.
 
-    `worst` is the larger one if it is known already (and there is no penalty): `sides` may then be asked later.
+    `sides` has lower, value and upper of each direction. `worst` is the larger direction if that is already known
+    (and there is no penalty); `sides` is then evaluated only on demand.
     """
 
     def shaped(numbers: Array) -> Number:
@@ -215,7 +216,7 @@ def _bound(
             kind, method = _said(curve, quantity, rows)
         if quantity == "delta":
             rows = np.exp(rows)
-            # exp rounds to nearest: step outwards, so that the bounds stay bounds
+            # exp rounds to nearest, so step outwards to keep the bounds valid
             rows = np.stack(
                 [np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)]
             )
@@ -239,18 +240,18 @@ def _bound(
 
 
 def _said(curve: Curve, quantity: Quantity, rows: Array) -> tuple[Kind, str]:
-    """Kind and method; "bounds" where the ends are so far apart that no more is known than the two.
+    """Return kind and method; the kind is "bounds" if the two ends are too far apart to say more.
 
-    Several epochs are called exact only where they are: the bracket that answers elsewhere is wider by far.
+    Several epochs are called exact only where they are: elsewhere the answer comes from a much wider bracket.
     """
     lower, _, upper = rows
     unit = {
         "log_delta": 1.0 + np.abs(upper),
-        "delta": 1.0 + np.abs(upper),  # here logarithms, too
+        "delta": 1.0 + np.abs(upper),  # these rows are logarithms, too
         "epsilon": np.maximum(upper, _LEAST_UNIT),
         "true_positive_rate": upper,
     }[quantity]
-    with np.errstate(invalid="ignore"):  # ∞ − ∞ where both are: that is known
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ if both ends are infinite: then the answer is known
         apart, loose = upper - lower > _CLOSE * unit, upper - lower > _EXACT * unit
     kind, method = curve.kind, curve.method
     if curve.fallback is not None and loose.any():

@@ -1,7 +1,7 @@
-"""Which two data sets an answer compares: zero-out, add-or-remove, or one example replaced by another.
+"""Adjacency, or which two data sets an answer compares: zero-out, add-or-remove, or replace-one.
 
-Zero-out is what the accountant computes. Adding or removing an example costs the same where no other example's batch
-changes. Replacing x by x′ is two changes in a row, x → nothing → x′, or one change of twice the norm.
+The accountant computes zero-out. Adding or removing an example costs the same if no other example's batch changes.
+Replacing x by x′ is either two changes in a row, x → nothing → x′, or one change of twice the norm.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
-# shares of δ for the first of two changes; which is best depends on the curve
+# Shares of δ to try for the first of two changes; the best one depends on the curve.
 _SHARES = np.array([0.5, 0.9, 0.99])
-_PARTS = np.linspace(0.0, 1.0, 65)  # shares of ε for the first of two changes
+_PARTS = np.linspace(0.0, 1.0, 65)  # shares of ε to try for the first of two changes
 _LEAST_DELTA = 1e-300  # the search tries no δ below this
-_ROUNDING = 1e-12  # relative: more than what a handful of sums, products and exponentials of doubles can lose
+_ROUNDING = (
+    1e-12  # relative: more than the rounding of a handful of sums, products and exponentials of doubles
+)
 
 
 def delta_bound(
     mechanism: Mechanism, epsilon: Number, method: str | MonteCarlo, adjacency: Adjacency
 ) -> Bound:
-    """δ at ε between data sets that are neighbours in this sense."""
+    """Return δ at ε for this notion of neighbouring data sets."""
     return _answer(mechanism, accountant.delta_bound(mechanism, epsilon, method), epsilon, method, adjacency)
 
 
 def epsilon_bound(
     mechanism: Mechanism, delta: Number, method: str | MonteCarlo, adjacency: Adjacency
 ) -> Bound:
-    """ε at δ between data sets that are neighbours in this sense."""
+    """Return ε at δ for this notion of neighbouring data sets."""
     return _answer(mechanism, accountant.epsilon_bound(mechanism, delta, method), delta, method, adjacency)
 
 
@@ -55,7 +57,7 @@ def _answer(
 
 
 def _same(mechanism: Mechanism, method: str | MonteCarlo, adjacency: Adjacency) -> bool:
-    """Whether the numbers are those of zero-out; an adjacency for which nothing is known is refused."""
+    """Whether the numbers are the same as for zero-out; raise an error if nothing is known for this adjacency."""
     if adjacency == "add-or-remove" and not mechanism.sampler.random_sizes:
         advice = (
             "One example more or less would shift others between batches; ask for zero-out or replace-one."
@@ -69,13 +71,14 @@ def _same(mechanism: Mechanism, method: str | MonteCarlo, adjacency: Adjacency) 
 
 
 def _replaced(mechanism: Mechanism, zeroed: Bound, asked: Number, adjacency: Adjacency) -> Bound:
-    """Bounds for replacing one example.
+    """Return bounds for replacing one example.
 
-    From below: x′ may be an example whose gradient is 0, so replacing is at least as bad as zeroing out. From above
-    there are two ways, and the smaller is taken. In one batch known to everybody the sums differ by at most twice the
-    clip norm, which is the Gaussian mechanism with σ/2; a random batch is a mixture of such cases, and mixing cannot
-    make the hockey-stick divergence larger (it is jointly convex). Truncation makes the batches of two data sets
-    differ otherwise, so there the first way does not hold.
+    Lower bound: x′ may be an example whose gradient is 0, so replacing is at least as bad as zeroing out.
+
+    Upper bound: the smaller of two. First, if everyone knows the batch, the sums differ by at most twice the clip
+    norm, which is the Gaussian mechanism with σ/2. A random batch is a mixture of such cases, and mixing cannot
+    increase the hockey-stick divergence (it is jointly convex). Second, two changes in a row. With truncation, the
+    batches of two data sets may differ in other ways, so the first bound does not hold.
     """
     points = np.ravel(np.asarray(asked, dtype=np.float64))
     sampler, half = mechanism.sampler, mechanism.noise_multiplier / 2.0
@@ -103,7 +106,7 @@ def _replaced(mechanism: Mechanism, zeroed: Bound, asked: Number, adjacency: Adj
 
 
 def _epsilon_in_a_row(mechanism: Mechanism, delta: float) -> float:
-    """ε at δ of two changes, x → nothing → x′.
+    """Return an upper bound on ε at δ for two changes in a row, x → nothing → x′.
 
     P(E) ≤ e^{ε₁}·Q(E) + δ₁ and Q(E) ≤ e^{ε₂}·R(E) + δ₂ give P(E) ≤ e^{ε₁+ε₂}·R(E) + δ₁ + e^{ε₁}·δ₂. So δ₁ is a
     share of δ, and δ₂ = (δ − δ₁)·e^{−ε₁}.
@@ -120,7 +123,7 @@ def _epsilon_in_a_row(mechanism: Mechanism, delta: float) -> float:
 
 
 def _delta_in_a_row(mechanism: Mechanism, epsilon: float) -> float:
-    """δ at ε of two changes, the least over how ε is shared between them; never above 1."""
+    """Return an upper bound on δ at ε for two changes, minimised over how they share ε; at most 1."""
     first = epsilon * _PARTS
     remove = np.asarray(mechanism.delta(first).directions["remove"].upper)
     add = np.asarray(mechanism.delta(epsilon - first).directions["add"].upper)

@@ -1,7 +1,7 @@
-"""From what a person typed to a Mechanism, and the sentences about answers: for the command line and the web page.
+"""Turn user input into a Mechanism, and answers into sentences, for the command line and the web page.
 
-Both read the same texts by the same functions, so the same mistake gets the same sentence. Errors name an input as
-the command line writes it (`--batch-size`); the page finds its field by that name.
+Both use the same functions, so the same mistake gives the same message. Errors name an input as the command line
+writes it (`--batch-size`); the web page finds its field by that name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SamplerName(StrEnum):
-    """What a person may call a sampler."""
+    """Names by which users refer to samplers."""
 
     BALLS_AND_BINS = "balls-and-bins"
     POISSON = "poisson"
@@ -40,7 +40,7 @@ _SAMPLERS: Mapping[SamplerName, type[Sampler]] = {
 
 
 def steps_from(steps: int | None, examples: int | None, batch_size: int | None) -> tuple[int, str | None]:
-    """T as stated, or ⌈n/b⌉ with a sentence that says so."""
+    """Return T as given, or ⌈n/b⌉ with a phrase that explains it."""
     if steps is not None:
         if batch_size is not None:
             raise InvalidInputError(
@@ -71,7 +71,7 @@ def sampler_from(
     max_batch_size: int | None = None,
     examples: int | None = None,
 ) -> Sampler:
-    """The sampler of that name; what does not fit it is an error."""
+    """Return the sampler of that name; options that do not apply to it raise an error."""
     if fixed_bins and name is not SamplerName.BALLS_AND_BINS:
         raise InvalidInputError(
             "--fixed-bins", True, f"left out for {name}", "Only balls-and-bins has bins to keep."
@@ -89,13 +89,16 @@ def sampler_from(
 
 
 def under_each_sampler(mechanism: Mechanism) -> dict[SamplerName, Mechanism]:
-    """The same run under each sampler, truncated as it is where sizes vary; `mechanism` itself under its own."""
+    """Return the same run under each sampler; its own sampler keeps `mechanism` itself.
+
+    Samplers with random batch sizes truncate as `mechanism` does.
+    """
     runs = {type(run.sampler): run for run in reversed(at_equal_noise(mechanism, truncated=True).values())}
     return {name: runs[kind] for name, kind in _SAMPLERS.items()}
 
 
 def limit_from(text: str) -> MaxBatchSize:
-    """The largest batch size, or the rule that finds it when the number of examples is known."""
+    """Return the maximum batch size, or the rule that finds it once the number of examples is known."""
     from ballsbins.largest_batch import PAPER_MAX_BATCH_SIZES
 
     if text == "auto" or text in PAPER_MAX_BATCH_SIZES:
@@ -110,19 +113,19 @@ def limit_from(text: str) -> MaxBatchSize:
 
 
 def ends_agree(bound: Bound) -> bool:
-    """Whether both ends are one number to six digits."""
+    """Whether both ends agree to six digits."""
     lower, upper = float(bound.lower), float(bound.upper)
     return math.isfinite(upper) and upper - lower <= 2e-6 * abs(upper)
 
 
 def interval(bound: Bound) -> str:
-    """An interval, or one number where both ends agree to six digits."""
+    """Return the interval as text, or one number if both ends agree to six digits."""
     lower, upper = float(bound.lower), float(bound.upper)
     return f"≤ {up(upper)}" if ends_agree(bound) else f"{down(lower)} … {up(upper)}"
 
 
 def if_shuffled(mechanism: Mechanism, *, delta: Sequence[float] = (), epsilon: Sequence[float] = ()) -> str:
-    """What a shuffled loop of the same noise and length has, at every δ and ε: said if no sampler was named."""
+    """Return a sentence about a shuffled run of the same noise and length; it is shown if no sampler was named."""
     run = mechanism.under(Shuffle)
     answers = [
         *(("ε", f"at δ = {stated(point)}", run.epsilon(point)) for point in delta),
@@ -138,9 +141,9 @@ def if_shuffled(mechanism: Mechanism, *, delta: Sequence[float] = (), epsilon: S
 
 
 def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:
-    """What a comparison means for somebody who trained with shuffled batches.
+    """Explain what a comparison means for someone who trained with shuffled batches.
 
-    `answers` has, by the name of the sampler, ε at `delta`, or δ at one ε if `delta` is None.
+    `answers` maps the name of each sampler to its ε at `delta`, or to its δ at one ε if `delta` is None.
     """
     shuffle, poisson, bins = (answers[name] for name in ("shuffle", "Poisson", "balls-and-bins"))
     if not math.isfinite(float(bins.upper)):

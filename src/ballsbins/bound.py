@@ -14,7 +14,7 @@ from ballsbins.accounting.curve import Kind
 
 Number = float | NDArray[np.float64]
 Quantity = Literal["epsilon", "delta", "log_delta", "true_positive_rate"]
-# Which two data sets an answer compares: one example zeroed out, added or removed, or replaced by another.
+# How the two compared data sets differ: one example is zeroed out, added or removed, or replaced by another.
 Adjacency = Literal["zero-out", "add-or-remove", "replace-one"]
 ZERO_OUT: Adjacency = "zero-out"
 
@@ -27,25 +27,25 @@ class Bound:
 
     Attributes:
         quantity: what the numbers are: "epsilon", "delta", "log_delta" (natural logarithm) or "true_positive_rate".
-        lower: what the truth is at least. Its numerical error is included.
-        value: the best single number; the upper one where no better is known.
-        upper: what the truth is at most, its numerical error included; ∞ where no upper bound is known. This is the
-            number to report.
-        kind: what the answer is: a "closed form", "exact", a "bracket" (composed by polygons and FFT), "sampled",
-            "bounds" (lower and upper differ by more than 0.5 % of ε, or of log δ: no more is known than the two) or
-            an "upper bound", or "proved" (ball arithmetic: `certify`).
+        lower: a lower bound on the truth, with numerical error included.
+        value: the best single number; equal to the upper bound where nothing better is known.
+        upper: an upper bound on the truth, with numerical error included; ∞ where no upper bound is known. This is
+            the number to report.
+        kind: what kind of answer this is: a "closed form", "exact", a "bracket" (composed by polygons and FFT),
+            "sampled", "bounds" (lower and upper differ by more than 0.5 % of ε, or of log δ, and nothing better is
+            known), an "upper bound", or "proved" (ball arithmetic: `certify`).
             The kind of an array is that of its weakest point.
-        method: how they were obtained, in words for a reader, such as "exact; bounds at some points" of an array.
-            Programs ask for `kind`.
+        method: how the numbers were obtained, in words for people, such as "exact; bounds at some points" for an
+            array. Programs should use `kind`.
         confidence: 1.0 unless a Monte Carlo method was used: the probability that the interval holds.
-        penalty: the part of δ lost to truncating batches, already included. Of a δ it is the upper bound minus the
-            one without truncation; of an ε, the part of the δ asked for that truncation takes.
+        penalty: the part of δ lost to truncating batches, already included. For a δ, it is the upper bound minus the
+            upper bound without truncation. For an ε, it is the part of the given δ that truncation uses up.
         directions: the same for "remove" (the example is there or zeroed out) and "add" (the reverse); the bound
             itself is the larger of the two.
-        mechanism: what was asked about, as of `Mechanism.to_dict`.
+        mechanism: the run in question, as written by `Mechanism.to_dict`.
         adjacency: which data sets are compared: "zero-out" unless another was asked for.
 
-    Two bounds are equal if all their numbers and facts are.
+    Two bounds are equal if all their fields are equal.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -69,26 +69,27 @@ class Bound:
     adjacency: Adjacency = ZERO_OUT
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other bound has the same numbers, shapes and facts."""
+        """Whether the other bound has the same numbers, shapes and other fields."""
         if not isinstance(other, Bound):
             return NotImplemented
         return np.shape(self.upper) == np.shape(other.upper) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:
-        """The same for equal bounds."""
+        """Return a hash that is the same for equal bounds."""
         return hash((self.quantity, self.kind, str(_plain(self.lower)), str(_plain(self.upper))))
 
     @property
     def error(self) -> Number:
-        """Half the distance of the two bounds."""
+        """Half the distance between the two bounds."""
         with np.errstate(invalid="ignore"):
             return 0.5 * (self.upper - self.lower)
 
     def to_dict(self) -> dict[str, Any]:
-        """The answer as plain data for JSON, the same for the same question on every run.
+        """Return the answer as plain data for JSON; the same question gives the same data every time.
 
         Returns:
-            The fields as floats (nested lists of them for arrays) and texts; infinities as "inf", which JSON lacks.
+            The fields as floats (nested lists of floats for arrays) and strings. Infinities become "inf", because
+            JSON has no infinity.
         """
         plain: dict[str, Any] = {
             "quantity": self.quantity,
@@ -120,10 +121,10 @@ class Bound:
 
 
 class Directions(Mapping[str, Bound]):
-    """The bound in each direction, computed when it is asked for the first time."""
+    """The bound in each direction, computed on first access."""
 
     def __init__(self, parts: Mapping[str, Callable[[], Bound]]) -> None:
-        """Give for every direction how its bound is computed."""
+        """Take, for each direction, a function that computes its bound."""
         self._parts, self._known = dict(parts), dict[str, Bound]()
 
     def __getitem__(self, name: str) -> Bound:
@@ -138,12 +139,12 @@ class Directions(Mapping[str, Bound]):
         return len(self._parts)
 
     def __repr__(self) -> str:
-        """As that of a dictionary."""
+        """Show the bounds as a dictionary would."""
         return repr(dict(self))
 
 
 def _plain(number: Number) -> Any:
-    """A float, or nested lists of floats; infinities as strings, because JSON has none."""
+    """Convert to a float, or to nested lists of floats; infinities become strings, because JSON has none."""
     if np.ndim(number) > 0:
         return [_plain(float(part)) for part in np.asarray(number).ravel()]
     value = float(number)

@@ -1,4 +1,4 @@
-"""The noise, the epochs or the steps that a target (ε, δ) allows, checked before they are returned."""
+"""Find the noise, the epochs or the steps that meet a target (ε, δ); each result is checked before it is returned."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ from ballsbins.mechanism import (
 from ballsbins.samplers import BallsAndBins, Sampler
 from ballsbins.samplers.base import MAX_STEPS
 
-RELATIVE = 1e-6  # to which σ is found
-_USUAL_NOISE = 0.7  # where to begin if nothing is known
-_CLOSE = 1.01  # a factor within which a rough guess of σ lies
-_NEARBY = 1e-4  # relative, by which σ is raised if ε from δ is a little wider than δ from ε
-_MOST_USUAL_STEPS = 1e5  # per epoch, of a batch size that is proposed
-_LEAST_SLOPE = 1.0  # −d log δ/d log σ that is believed
-_SKETCHED = 3e-3  # to which it is found from a sketch, to begin with
+RELATIVE = 1e-6  # relative accuracy of σ
+_USUAL_NOISE = 0.7  # σ at which to start the search if nothing is known
+_CLOSE = 1.01  # a rough guess of σ is right to within this factor
+_NEARBY = (
+    1e-4  # raise σ by this, relative, if the bracket of ε from δ is a little wider than that of δ from ε
+)
+_MOST_USUAL_STEPS = 1e5  # a proposed batch size makes at most this many steps per epoch
+_LEAST_SLOPE = 1.0  # ignore a smaller estimate of −d log δ/d log σ
+_SKETCHED = 3e-3  # relative accuracy of the first σ, found from a sketch of the curve
 
 
 def calibrate(
@@ -55,8 +57,8 @@ def calibrate(
         sampler: how batches are drawn.
         epsilon: the ε to stay within, above 0 and at most 700.
         delta: the δ at which ε is meant, strictly between 0 and 1.
-        epochs: how often the data is passed.
-        max_batch_size: "auto" to choose a largest batch; None to leave the sampler as it is.
+        epochs: the number of passes over the data.
+        max_batch_size: "auto" to choose a maximum batch size; None to leave the sampler as it is.
         num_examples: n, the number of examples; needed for "auto".
         penalty_share: the share of δ that truncation may take, strictly between 0 and 1.
 
@@ -109,7 +111,7 @@ def calibrate(
         what = "noise multiplier"
         return least(excess, low, most, start=near, relative=RELATIVE, what=what, stride=stride, slope=slope)
 
-    # With more noise than this only δ of deterministic batches is known, which may be larger than the target allows.
+    # With more noise than this, the only known upper bound is δ of deterministic batches, which may miss the target.
     exact = min(LARGEST_SIGMA * root, high) if bins else high
     try:
         sigma = noise(exact)
@@ -118,8 +120,8 @@ def calibrate(
             raise
         sigma = noise(high)
     if _upper_epsilon(at(sigma), delta) > epsilon:
-        # A composed curve is a bracket, and a bracket found for ε from δ may be a little wider than one found for δ
-        # from ε: what is promised is the former, so search again, nearby, for that.
+        # A composed curve is a bracket, and its bracket of ε from δ may be a little wider than that of δ from ε.
+        # `calibrate` promises the former, so search again for that, nearby.
         sigma = least(
             lambda x: math.log(_upper_epsilon(at(x), delta) / epsilon),
             low,
@@ -133,7 +135,10 @@ def calibrate(
 
 
 def least_noise_of(epsilon_of: Callable[[float], float], epsilon: float, *, start: float) -> float:
-    """The least noise multiplier at which a decreasing function of it, another accountant say, is at most ε."""
+    """Return the least noise multiplier at which `epsilon_of` is at most ε.
+
+    `epsilon_of` decreases with the noise multiplier; it may be another accountant, for example.
+    """
 
     def excess(sigma: float) -> float:
         found = epsilon_of(sigma)
@@ -145,7 +150,7 @@ def least_noise_of(epsilon_of: Callable[[float], float], epsilon: float, *, star
 def _sketched_noise(
     sampler: Sampler, epsilon: float, delta: float, epochs: int
 ) -> tuple[float, float | None] | None:
-    """About the noise multiplier σ that meets a target, and −d log δ/d log σ.
+    """Estimate the noise multiplier σ that meets a target, and −d log δ/d log σ.
 
     None if the sampler's curve has no sketch, or no noise meets the target.
     """
@@ -164,7 +169,7 @@ def _sketched_noise(
 
 
 def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float) -> Mechanism:
-    """Find how often the data may be passed at a given noise.
+    """Find the most passes over the data that a given noise allows.
 
     Args:
         sampler: how batches are drawn.
@@ -173,8 +178,8 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
         delta: the δ at which ε is meant, strictly between 0 and 1.
 
     Returns:
-        The Mechanism with the most epochs whose upper bound on ε is within the target. With 10⁹ of them, the most
-        that a Mechanism can have, more might do, too.
+        The Mechanism with the most epochs whose upper bound on ε is within the target. If it has 10⁹ epochs, the
+        maximum for a Mechanism, even more might meet the target.
 
     Raises:
         UnreachableTargetError: not even one epoch meets the target.
@@ -210,14 +215,14 @@ def most_epochs(sampler: Sampler, noise_multiplier: float, *, epsilon: float, de
 def least_steps(
     sampler: Sampler, noise_multiplier: float, *, epsilon: float, delta: float, epochs: int = 1
 ) -> Mechanism:
-    """Find the largest batches, so the fewest steps per epoch, that meet a target at a given noise.
+    """Find the largest batches, and so the fewest steps per epoch, that meet a target at a given noise.
 
     Args:
-        sampler: how batches are drawn; its steps are replaced, all else of it stays.
+        sampler: how batches are drawn; only its number of steps is replaced.
         noise_multiplier: σ, the standard deviation of the noise divided by the clip norm.
         epsilon: the ε to stay within, above 0 and at most 700.
         delta: the δ at which ε is meant, strictly between 0 and 1.
-        epochs: how often the data is passed.
+        epochs: the number of passes over the data.
 
     Returns:
         The Mechanism with the fewest steps per epoch that meets the target.
@@ -252,14 +257,14 @@ def least_steps(
 
 @dataclass(frozen=True)
 class CalibratedBatchSize:
-    """One choice of batch size: what it costs in noise."""
+    """One choice of batch size, with the noise that it needs."""
 
     batch_size: int
     mechanism: Mechanism
 
     @property
     def noise_per_example(self) -> float:
-        """σ / batch size: the noise on the average gradient, in clip norms. Smaller trains better."""
+        """σ / batch size: the noise on the average gradient, in units of the clip norm. Smaller is better."""
         return self.mechanism.noise_multiplier / self.batch_size
 
 
@@ -272,18 +277,18 @@ def plan(
     batch_sizes: Sequence[int] | None = None,
     sampler: Callable[[int], Sampler] = BallsAndBins,
 ) -> list[CalibratedBatchSize]:
-    """Find what each batch size costs in noise, for a data set and a target.
+    """Find the noise that each batch size needs, for a data set and a target.
 
     Args:
         num_examples: n, the number of examples in the data set.
         epsilon: the ε to stay within, above 0 and at most 700.
         delta: the δ at which ε is meant, strictly between 0 and 1.
-        epochs: how often the data is passed.
+        epochs: the number of passes over the data.
         batch_sizes: expected batch sizes, from 1 to n; by default up to eight powers of 2.
-        sampler: makes a sampler of a number of steps.
+        sampler: a function from a number of steps to a sampler.
 
     Returns:
-        One row for each batch size, with its calibrated Mechanism.
+        One row per batch size, with its calibrated Mechanism.
 
     Raises:
         InvalidInputError: an argument is out of its range.
@@ -316,7 +321,7 @@ def plan(
 
 
 def _usual_sizes(num_examples: int) -> list[int]:
-    """Powers of 2 that make between 8 and 100,000 steps per epoch, at most eight of them."""
+    """Return at most eight powers of 2 that make between 8 and 100,000 steps per epoch."""
     sizes = [2**k for k in range(4, 40) if 8 <= num_examples / 2**k <= _MOST_USUAL_STEPS]
     return sizes[-8:] or [num_examples]
 
@@ -337,7 +342,7 @@ def _target(epsilon: float, delta: float) -> tuple[float, float]:
 
 def _excess(curve: Curve, epsilon: float, delta: float) -> float:
     """Upper log δ(ε) − log δ: the target is met where this is ≤ 0 (upper ε(δ) ≤ ε is the same statement)."""
-    # only what is above counts, and curves below are costly
+    # only the upper bound matters here, and lower bounds are expensive
     return float(largest_log_delta(curve.above, np.array([epsilon]))[0]) - math.log(delta)
 
 
@@ -349,9 +354,9 @@ def _upper_epsilon(mechanism: Mechanism, delta: float) -> float:
 
 
 def _last_true(holds: Callable[[int], bool], limit: int, near: int = 1) -> int:
-    """The largest number up to `limit` at which a condition that holds at 1, and then no more, still holds.
+    """Return the largest number up to `limit` at which `holds` is true.
 
-    It is looked for around `near`, in steps that double.
+    The condition is true at 1 and, once false, stays false. The search starts at `near` and doubles its steps.
     """
     good, bad = (near, limit + 1) if near == 1 or holds(near) else (1, near)
     step = max(1, near // 512)

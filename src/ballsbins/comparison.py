@@ -1,4 +1,4 @@
-"""A run beside the same run under other samplers: where one becomes the better, and what a Poisson claim is worth."""
+"""Compare a run with the same run under other samplers: which is better where, and what a Poisson claim is worth."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from ballsbins.bound import Bound
 from ballsbins.mechanism import Mechanism, check_run
 from ballsbins.samplers import SAMPLERS, BallsAndBins, Deterministic, Poisson, Shuffle
 
-ClaimedBy = Literal["exact", "rdp"]  # how a Poisson accountant may have computed what it claims
-_LEAST_EPSILON = 1e-9  # where δ of the first run is that small from the start
-_NEAREST = 1e-3  # of the largest ε: below it no crossover is looked for
-_FIRST_POINTS = 6  # of ε, asked together
-_CLOSE = 0.01  # to which it is found, relative
+ClaimedBy = Literal["exact", "rdp"]  # how a Poisson accountant may have computed its claim
+_LEAST_EPSILON = 1e-9  # end of the search if δ of the first run is below `least_delta` from the start
+_NEAREST = 1e-3  # fraction of the largest ε below which no crossover is searched for
+_FIRST_POINTS = 6  # number of ε in the first evaluation
+_CLOSE = 0.01  # relative accuracy of the crossover
 _MOST_ROUNDS = 20
-_ROUNDING = 64 * U  # of e^{log δ} and of the lines drawn through such values (B1 of docs/derivation.md)
-_UNDERFLOW = 1e-300  # added to upper bounds that were scaled to at most 1: what underflow takes away is less
+_ROUNDING = 64 * U  # rounding of e^{log δ} and of the lines through such values (B1 of docs/derivation.md)
+_UNDERFLOW = 1e-300  # added to upper bounds that were scaled to at most 1: more than underflow can remove
 
 
 def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str, Mechanism]:
-    """The same run under every sampler, by the sampler's name.
+    """Return the same run under every sampler, by the sampler's name.
 
     Args:
-        mechanism: the run; it stands first in the answer, as it is.
-        truncated: whether the others truncate their batches as `mechanism` does, where their sizes vary.
+        mechanism: the run; it comes first in the answer, unchanged.
+        truncated: whether the other samplers truncate their batches as `mechanism` does, if their sizes vary.
 
     Returns:
-        The run itself and, with the same noise, steps and epochs, the run under each sampler of the paper's
-        comparison whose name differs.
+        The run itself, followed by the run under each other sampler of the paper's comparison (by name), with the
+        same noise, steps and epochs.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -50,7 +50,7 @@ def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str
     for kind in SAMPLERS:
         other = kind(own.steps)
         if truncated and other.random_sizes and own.max_batch_size is not None:
-            assert own.num_examples is not None  # the sampler sees to that
+            assert own.num_examples is not None  # the sampler has checked this
             other = other.truncated_to(own.max_batch_size, own.num_examples)
         runs.setdefault(other.name, mechanism.under(other))
     return runs
@@ -58,11 +58,11 @@ def at_equal_noise(mechanism: Mechanism, *, truncated: bool = False) -> dict[str
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where δ_first is proved larger than δ_second, and where it is proved smaller, for every ε of an interval.
+    """Two intervals of ε: on one δ_first is proved larger than δ_second, on the other it is proved smaller.
 
     δ_first(ε) > δ_second(ε) for all ε from `start` to `left`, and δ_first(ε) < δ_second(ε) for all ε from `right` to
-    `end`; left < right. An interval without a proved point has None for both ends. Elsewhere the bounds do not tell.
-    Erratum 6 of the paper (docs/errata.md): at small ε balls-and-bins is the *worse* of it and Poisson.
+    `end`; left < right. If nothing is proved for an interval, both its ends are None. Elsewhere the bounds cannot
+    decide. Erratum 6 of the paper (docs/errata.md): at small ε, balls-and-bins is *worse* than Poisson.
     """
 
     left: float | None
@@ -74,22 +74,22 @@ class Crossover:
 def crossover(
     first: Mechanism, second: Mechanism, least_delta: float = 1e-10, direction: Direction | None = None
 ) -> Crossover:
-    """Find where the curve of `first` falls below that of `second` for increasing ε ≥ 0, proved on both sides.
+    """Find where the curve of `first` falls below that of `second` as ε ≥ 0 increases, with proof on both sides.
 
-    Proved at every ε, not only at those that are evaluated: δ is convex and does not increase in e^ε, so chords bound
-    it from above, and their continuations beyond their ends from below (docs/accounting.md, "Between two points").
+    The proof covers every ε, not only the evaluated ones. δ is convex and non-increasing in e^ε, so chords bound it
+    from above, and chords extended beyond their ends bound it from below (docs/accounting.md, "Between two points").
 
     Args:
-        first: the run whose δ is the larger one at small ε.
+        first: the run with the larger δ at small ε.
         second: the run to compare it with.
-        least_delta: the search ends at the ε at which δ of `first` has come down to this, a probability in (0, 1).
+        least_delta: the search ends at the ε where δ of `first` has fallen to this probability, in (0, 1).
         direction: "remove" or "add" to compare the divergences of that direction; None for δ, the larger of the two.
 
     Returns:
-        The intervals of ε on both sides of the crossover, a short distance apart; None for an end that is not proved.
+        The intervals of ε on both sides of the crossover, a short distance apart; an end that is not proved is None.
 
     Raises:
-        AccuracyError: δ of one of the two cannot be computed with a known error.
+        AccuracyError: δ of one of the two runs cannot be computed with a known error.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -125,7 +125,7 @@ def crossover(
 
 
 class _Pair:
-    """Two curves at all ε asked so far: where one is proved to be the larger."""
+    """Two curves at all ε evaluated so far, and where one is proved to be larger."""
 
     def __init__(self, first: Curve, second: Curve, ways: Sequence[Direction]) -> None:
         self._curves, self._ways = (first, second), ways
@@ -133,7 +133,7 @@ class _Pair:
         self._logs = np.empty((2, 3, 0))  # curve, (lower, value, upper), ε
 
     def ask(self, epsilon: Array) -> None:
-        """Compare the two at some more ε."""
+        """Compare the two curves at more ε."""
         epsilon = np.setdiff1d(epsilon, self._epsilon)
         if epsilon.size == 0:
             return
@@ -147,13 +147,13 @@ class _Pair:
 
     @property
     def _signs(self) -> Array:
-        """At each ε: +1 where δ_first > δ_second is proved, −1 where < is."""
+        """At each ε: +1 if δ_first > δ_second is proved, −1 if δ_first < δ_second is proved, else 0."""
         one, two = self._logs
         return np.where(one[0] > two[2], 1.0, np.where(one[2] < two[0], -1.0, 0.0))
 
     @property
     def bracket(self) -> tuple[float | None, float | None]:
-        """The last ε at which the first is proved larger, and the next one at which it is proved smaller."""
+        """The last ε at which the first curve is proved larger, and the next ε at which it is proved smaller."""
         above = np.flatnonzero(self._signs > 0)
         left = None if above.size == 0 else float(self._epsilon[above[-1]])
         below = np.flatnonzero((self._signs < 0) & (self._epsilon > (-1.0 if left is None else left)))
@@ -161,7 +161,7 @@ class _Pair:
 
     @property
     def root(self) -> float:
-        """Where the difference of the logarithms is 0, between the ends of the bracket: by a chord."""
+        """Where the logarithms are equal, between the ends of the bracket, estimated by a chord."""
         left, right = (int(np.flatnonzero(self._epsilon == end)[0]) for end in self.bracket)
         a, b = self._epsilon[left], self._epsilon[right]
         up, down = self._logs[0, 1, [left, right]] - self._logs[1, 1, [left, right]]
@@ -169,7 +169,7 @@ class _Pair:
         return float(chord) if a < chord < b else float(0.5 * (a + b))
 
     def _cells(self) -> Array:
-        """Between each ε and the next: +1 where δ_first > δ_second is proved throughout, −1 where < is."""
+        """Between each ε and the next: +1 if δ_first > δ_second is proved throughout, −1 if < is, else 0."""
         one, two = self._logs
         signs = np.zeros(self._epsilon.size - 1)
         for place in range(signs.size):
@@ -181,14 +181,14 @@ class _Pair:
 
     @property
     def open_cells(self) -> Array:
-        """The middles of cells that are not proved, though both their ends have the same sign, and are not short."""
+        """Midpoints of cells that are not yet proved although both ends have the same sign; short cells are left."""
         signs, left, right = self._signs, self._epsilon[:-1], self._epsilon[1:]
         same = (signs[:-1] == signs[1:]) & (signs[1:] != 0.0)
         long = right - left > 0.25 * _CLOSE * right
         return np.asarray((0.5 * (left + right))[same & long & (self._cells() == 0.0)])
 
     def proved(self) -> Crossover:
-        """The intervals on both sides of the bracket, as far as all their cells are proved."""
+        """Return the intervals on both sides of the bracket, as far as all their cells are proved."""
         cells, ends = self._cells(), self._epsilon
         above, below = np.flatnonzero(cells > 0), np.flatnonzero(cells < 0)
         left = right = start = end = None
@@ -207,11 +207,11 @@ class _Pair:
 
 
 def _above(epsilon: Array, one: Array, two: Array, place: int) -> bool:
-    """Whether δ_one > δ_two between ε[place] and the next, by their bounds on log δ at all ε.
+    """Whether δ_one > δ_two is proved between ε[place] and the next ε, from bounds on log δ at all ε.
 
-    In x = e^ε both are convex and do not increase. So δ_two lies below its chord, and δ_one above its value at the
-    right end and above the continuations of its chords from either side. The largest of these three lines less the
-    chord is convex and piecewise linear in x: it is least at an end or where two of the lines meet.
+    Both curves are convex and non-increasing in x = e^ε. So δ_two lies below its chord, and δ_one lies above its
+    value at the right end and above its neighbouring chords, extended from either side. The maximum of these three
+    lines minus the chord is convex and piecewise linear in x, so its minimum is at an end or where two lines meet.
     """
     near = slice(max(place - 1, 0), min(place + 3, epsilon.size))
     top = max(float(one[2, near].max()), float(two[2, near].max()))
@@ -220,11 +220,11 @@ def _above(epsilon: Array, one: Array, two: Array, place: int) -> bool:
     low = np.exp(one[0] - top) * (1.0 - _ROUNDING)
     high, other = (np.exp(rows[2] - top) * (1.0 + _ROUNDING) + _UNDERFLOW for rows in (one, two))
 
-    def width(cell: int) -> float:  # in x, in units of its value at the left end of this cell
+    def width(cell: int) -> float:  # width in x, in units of x at the left end of cell `place`
         return float(np.exp(epsilon[cell] - epsilon[place]) * np.expm1(epsilon[cell + 1] - epsilon[cell]))
 
     own = width(place)
-    lines = [(low[place + 1], 0.0)]  # value at the left end, and how much is added up to the right one
+    lines = [(low[place + 1], 0.0)]  # value at the left end, and change from there to the right end
     if place > 0:
         lines.append((low[place], own / width(place - 1) * (low[place] - high[place - 1])))
     if place + 2 < epsilon.size:
@@ -240,9 +240,9 @@ def _above(epsilon: Array, one: Array, two: Array, place: int) -> bool:
 
 @dataclass(frozen=True)
 class PoissonClaim:
-    """The ε of a run that was accounted for as Poisson sampling, by how its batches may really have been drawn.
+    """ε of a run that was accounted for as Poisson sampling, for each way its batches may really have been drawn.
 
-    `claimed` is the ε that was reported, where that is known rather than the noise.
+    `claimed` is the reported ε, if that is known instead of the noise.
     """
 
     run: Mechanism
@@ -255,21 +255,21 @@ class PoissonClaim:
 
     @property
     def claim(self) -> float:
-        """The ε that was reported: as it was stated, or the most that Poisson accounting can have claimed."""
+        """The reported ε: as stated, or else the largest ε that Poisson accounting can have claimed."""
         return float(self.poisson.upper) if self.claimed is None else self.claimed
 
     @property
     def false_if_shuffled(self) -> bool:
-        """Whether it is proved that shuffled batches have a larger ε than Poisson accounting claims at most."""
+        """Whether ε of shuffled batches is proved to be larger than the claim."""
         return float(self.shuffle.lower) > self.claim
 
     @property
     def factor(self) -> float:
-        """How many times the claim the ε of shuffled batches is, at least; infinitely many where 0 is claimed."""
+        """A lower bound on the ratio of ε of shuffled batches to the claim; infinite if the claim is 0."""
         return float(self.shuffle.lower) / self.claim if self.claim > 0 else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         return {
             "run": {
                 "noise_multiplier": self.run.noise_multiplier,
@@ -293,10 +293,10 @@ def poisson_claim(run: Mechanism, delta: float, claimed: float | None = None) ->
     """Account for a run that was reported as Poisson sampling, under each way its batches may have been drawn.
 
     Args:
-        run: what was run, under any sampler of the right number of steps.
+        run: the run, with any sampler that has the right number of steps.
         delta: δ of the claim, a probability in (0, 1).
-        claimed: the ε that was reported, if `run` was found from it (`noise_of_claim`); None if only the noise is
-            known, so that the claim is what Poisson accounting says of it.
+        claimed: the reported ε, if `run` was found from it (`noise_of_claim`); None if only the noise is known, and
+            the claim is the ε that Poisson accounting gives for it.
 
     Returns:
         ε at `delta` for Poisson sampling (the claim), shuffled, deterministic and balls-and-bins batches.
@@ -320,23 +320,23 @@ def poisson_claim(run: Mechanism, delta: float, claimed: float | None = None) ->
 def noise_of_claim(
     steps: int, epochs: int, *, epsilon: float, delta: float, accountant: ClaimedBy = "exact"
 ) -> Mechanism:
-    """Find the run that a Poisson accountant would have reported this ε for.
+    """Find the run for which a Poisson accountant would have reported this ε.
 
     Args:
         steps: T, the number of batches in one epoch.
-        epochs: how often the data was passed.
+        epochs: the number of passes over the data.
         epsilon: the ε that was claimed, above 0 and at most 700.
         delta: the δ at which it was claimed, strictly between 0 and 1.
         accountant: how it was computed. "exact" for privacy loss distributions (PRV, PLD) whose error is small;
-            "rdp" for Rényi divergences, the default of Opacus until 1.4 and of TF Privacy, which claim more than the
-            truth, so that the noise was larger.
+            "rdp" for Rényi divergences, the default of Opacus until 1.4 and of TF Privacy, which overstate ε, so the
+            run had more noise.
 
     Returns:
-        The run with Poisson batches and the noise multiplier that goes with the claim.
+        The run with Poisson batches and the noise multiplier that matches the claim.
 
     Raises:
         InvalidInputError: an argument is out of its range.
-        UnreachableTargetError: no noise multiplier belongs to the claim.
+        UnreachableTargetError: no noise multiplier matches the claim.
 
     Example:
         >>> from ballsbins.comparison import noise_of_claim
@@ -358,7 +358,7 @@ def noise_of_claim(
 
 
 def _rdp_epsilon(steps: int, taken: int, sigma: float, delta: float) -> float:
-    """What an accountant of Rényi divergences says of Poisson batches."""
+    """Return the ε that an accountant of Rényi divergences gives for Poisson batches."""
     import dp_accounting
 
     one_step = dp_accounting.PoissonSampledDpEvent(1.0 / steps, dp_accounting.GaussianDpEvent(sigma))

@@ -1,4 +1,4 @@
-"""Which privacy curve belongs to which sampler: the table is the only place where a sampler meets its accounting."""
+"""Map each sampler to its privacy curve. The table in this file is the only link between samplers and accounting."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ from ballsbins.samplers import BallsAndBins, Deterministic, Poisson, Sampler, Sh
 if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
-LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # where the exact method is tested
-_MUCH_NOISE = 100.0  # above, the exact method has too many nodes at δ far below the doubles: there are bounds
-_DEEP = -800.0  # log δ below which, with that much noise, there are bounds only
-_DEEPEST = (
-    -1600.0
-)  # log δ below which several runs have bounds only: the bracket tells nothing from 0 below e^−1300
+LEAST_SIGMA, LARGEST_SIGMA = 0.05, 1e4  # the range of σ in which the exact method is tested
+_MUCH_NOISE = 100.0  # above this σ, the exact method needs too many nodes for δ far below the smallest double
+_DEEP = -800.0  # with that much noise, return only bounds where log δ is below this
+# Several runs: return only bounds where log δ is below this. Below e^−1300 the bracket cannot tell δ from 0.
+_DEEPEST = -1600.0
 METHODS = ("auto", "renyi", "lower-bound")
 
 
 class SingleRuns:
-    """Curves and moments of single runs, kept for mechanisms that differ only in how often these are run."""
+    """A cache of curves and moments of single runs, for mechanisms that differ only in how often they repeat them."""
 
     def __init__(self) -> None:
         self._curves: dict[tuple[tuple[int, float], int], ExactCurve] = {}
         self._moments: dict[tuple[tuple[int, float], int], Moments] = {}
 
     def curve(self, bins: tuple[int, float], steps: int) -> ExactCurve:
-        """One epoch of that many steps, or some first ones of it: number of bins visited, noise multiplier."""
+        """Return the curve of one epoch of `steps` steps, or of its first steps.
+
+        `bins` is the number of bins visited and their noise multiplier.
+        """
         if (bins, steps) not in self._curves:
             self._curves[bins, steps] = ExactCurve((bins,), steps)
         return self._curves[bins, steps]
 
     def moments(self, bins: tuple[int, float], steps: int) -> Moments:
-        """The moments of that; one step of T is a step of Poisson sampling."""
+        """Return the moments of the same run; a single one of T steps is a step of Poisson sampling."""
         if (bins, steps) not in self._moments:
             if bins[0] == 1:
                 made: Moments = StepMoments(bins[1], steps)
@@ -66,11 +68,11 @@ class SingleRuns:
 def curve_of(
     mechanism: Mechanism, method: str | MonteCarlo = "auto", singles: SingleRuns | None = None
 ) -> Curve:
-    """The privacy curve of a mechanism, with the penalty of truncation if batches are truncated.
+    """Return the privacy curve of a mechanism, including the penalty if batches are truncated.
 
-    "auto" is the best method for the sampler. For balls-and-bins there are also "renyi" (an upper bound, for
-    comparison), "lower-bound" (the paper's S_C bound), and Monte Carlo. Mechanisms that are given the same `singles`
-    share what they have in common.
+    "auto" is the best method for the sampler. Balls-and-bins also offers "renyi" (an upper bound, for comparison),
+    "lower-bound" (the paper's S_C bound), and Monte Carlo. Mechanisms with the same `singles` share the curves and
+    moments that they have in common.
     """
     if not isinstance(method, str):
         from ballsbins.accounting.monte_carlo import MonteCarlo
@@ -136,14 +138,14 @@ def _sampled(mechanism: Mechanism, settings: MonteCarlo) -> Curve:
 
 
 def untruncated_curves(mechanism: Mechanism) -> list[tuple[Curve, int]]:
-    """Curves of independent parts of the run with how often each is run, truncation left aside."""
+    """Return the curves of the independent parts of a run, and how often each part runs; truncation is ignored."""
     return _CURVES[type(mechanism.sampler)](mechanism, SingleRuns()).parts
 
 
 def log_penalty(mechanism: Mechanism) -> float | None:
-    """Logarithm of p, the bound on the probability that any batch is truncated; None if none ever is.
+    """Return log p, where p bounds the probability that any batch is truncated; None if the sampler never truncates.
 
-    Fixed bins are drawn once, so a batch that fits in one epoch fits in all.
+    Fixed bins are drawn once, so a batch that fits in one epoch fits in all epochs.
     """
     if mechanism.sampler.max_batch_size is None:
         return None
@@ -152,7 +154,7 @@ def log_penalty(mechanism: Mechanism) -> float | None:
 
 def _of_overflow(log_probability: Callable[[int, int, int, int], float], mechanism: Mechanism) -> float:
     sampler = mechanism.sampler
-    assert sampler.num_examples is not None  # the sampler sees to that
+    assert sampler.num_examples is not None  # the sampler has checked this
     assert sampler.max_batch_size is not None
     return log_probability(
         sampler.num_examples, sampler.steps, sampler.max_batch_size, mechanism.batches_drawn
@@ -168,7 +170,7 @@ def _balls_and_bins(mechanism: Mechanism, singles: SingleRuns) -> Curve:
     whole, rest = mechanism.finished_epochs, mechanism.last_epoch_steps or 0
     one: Curve = BallsAndBinsLowerBound(sigma, steps)
     if not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
-        # no exact curve to compose: the whole epochs are below the truth, deterministic batches above it
+        # There is no exact curve to compose: the whole epochs bound δ from below, deterministic batches from above.
         return Between(below_epochs(one, sigma, whole), GaussianCurve(sigma, epochs))
     runs = [((steps, sigma), whole)] + [((rest, sigma), 1)] * (rest > 0)
 
@@ -191,9 +193,9 @@ def _one_epoch(kinds: tuple[tuple[int, float], ...], steps: int) -> Curve:
 
 
 def _one_epoch_between(kinds: tuple[tuple[int, float], ...], steps: int) -> Between:
-    """What holds without the exact method: δ_B ≤ δ_D with the least noise, and the paper's S_C bound from below.
+    """Bounds that do not need the exact method: δ_B ≤ δ_D with the least noise, and the paper's S_C from below.
 
-    S_C holds for the bins of one kind, the others not looked at, and for all of them with the most noise of any.
+    S_C holds for the bins of one kind, ignoring the others, and for all bins with the largest noise of any kind.
     """
     below: list[Curve] = [_diluted(BallsAndBinsLowerBound(sigma, bins), bins, steps) for bins, sigma in kinds]
     visited, sigmas = sum(bins for bins, _ in kinds), [sigma for _, sigma in kinds]
@@ -207,13 +209,13 @@ def _diluted(curve: Curve, visited: int, steps: int) -> Curve:
 
 
 def _deterministic(mechanism: Mechanism, singles: SingleRuns) -> Curve:
-    # An unfinished epoch has visited the first examples as often as a finished one, and they are the worst case.
+    # An unfinished epoch visits its first examples as often as a finished one does, and they are the worst case.
     return GaussianCurve(mechanism.noise_multiplier, mechanism.epochs)
 
 
 def _poisson(mechanism: Mechanism, singles: SingleRuns) -> Curve:
     sigma, steps = mechanism.noise_multiplier, mechanism.sampler.steps
-    # one step is below the truth, the example in every batch above it
+    # Lower bound: one step alone. Upper bound: the example is in every batch.
     bounds = Between([PoissonStepCurve(sigma, steps)], GaussianCurve(sigma, mechanism.total_steps))
     if sigma < LEAST_SIGMA:
         return bounds

@@ -7,8 +7,8 @@
     accountant.compose(MechanismDpEvent(mechanism)).compose(GaussianDpEvent(20.0))
     accountant.get_epsilon(1e-6)
 
-Adjacency is zero-out, dp_accounting's REPLACE_SPECIAL. Epsilons are upper bounds. The accountant composes on
-dp_accounting's own grid: for balls-and-bins training alone `Mechanism.epsilon` is tighter and has a lower bound too.
+Adjacency is zero-out, dp_accounting's REPLACE_SPECIAL. Every ε is an upper bound. The accountant composes on
+dp_accounting's own grid; for balls-and-bins training alone, `Mechanism.epsilon` is tighter and gives a lower bound.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class MechanismDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
 
 
 class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
-    """dp_accounting's accountant of privacy loss distributions, which also composes runs of a Mechanism.
+    """dp_accounting's accountant of privacy loss distributions, extended to compose runs of a Mechanism.
 
-    What truncated batches cost is carried aside and added to δ: p·(1 + e^ε) is not a privacy loss distribution.
+    The penalty of truncated batches is kept separately and added to δ, because p·(1 + e^ε) is not a privacy loss
+    distribution.
 
     Args:
-        value_discretization_interval: the distance of two losses on dp_accounting's grid.
+        value_discretization_interval: the distance between neighbouring losses on dp_accounting's grid.
 
     Example:
         >>> from dp_accounting import GaussianDpEvent
@@ -89,7 +90,7 @@ class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
         return None
 
     def get_delta(self, target_epsilon: float) -> float:
-        """Give an upper bound on δ, with the penalty of truncated batches.
+        """Return an upper bound on δ, including the penalty of truncated batches.
 
         Args:
             target_epsilon: ε.
@@ -101,7 +102,7 @@ class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
         return float(min(super().get_delta(target_epsilon) + penalty, 1.0))
 
     def get_epsilon(self, target_delta: float) -> float:
-        """Give an upper bound on ε.
+        """Return an upper bound on ε.
 
         Args:
             target_delta: δ, strictly between 0 and 1.
@@ -114,7 +115,7 @@ class MechanismAccountant(PLDAccountant):  # type: ignore[misc]
         low = float(super().get_epsilon(target_delta))
         if not math.isfinite(low) or self.get_delta(low) <= target_delta:
             return low
-        # δ(ε) falls and the penalty rises: look for the first ε at which their sum is within the target
+        # δ(ε) falls and the penalty rises: find the first ε at which their sum meets the target
         grid = low + np.geomspace(1e-6, 60.0, 400)
         meets = [epsilon for epsilon in grid if self.get_delta(float(epsilon)) <= target_delta]
         if not meets:

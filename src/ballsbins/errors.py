@@ -1,4 +1,4 @@
-"""Every error names the value, the bound it broke, and the next thing to do."""
+"""Errors of this library. Each message names the value, the bound it violates, and what to do next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class BallsBinsError(Exception):
-    """Base of all errors that this library raises on purpose.
+    """Base class of all errors that this library raises on purpose.
 
     Example:
         >>> from ballsbins import BallsAndBins
@@ -28,7 +28,7 @@ def _shown(value: Any) -> str:
 
 
 class InvalidInputError(BallsBinsError, ValueError):
-    """A value that is outside of what the quantity may be.
+    """A value is outside its allowed range.
 
     Attributes:
         name: the name of the argument, option or field.
@@ -51,7 +51,7 @@ class InvalidInputError(BallsBinsError, ValueError):
         super().__init__(f"{name}{'' if missing else f' is {_shown(value)}, but'} must be {bound}. {advice}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a process boundary whole: a worker's error must arrive as what it is."""
+        """Support pickling, so that an error raised in a worker process arrives complete."""
         return type(self), (self.name, self.value, self.bound, self.advice)
 
 
@@ -68,7 +68,7 @@ class UnreachableTargetError(BallsBinsError, ValueError):
 
 
 class AccuracyError(BallsBinsError, ArithmeticError):
-    """The accuracy asked for cannot be had in double precision.
+    """The requested accuracy cannot be reached in double precision.
 
     Example:
         >>> issubclass(AccuracyError, ArithmeticError)
@@ -77,7 +77,7 @@ class AccuracyError(BallsBinsError, ArithmeticError):
 
 
 class SecretError(BallsBinsError):
-    """A key that is missing, unsafe to use, or not the one that is needed. Never shows the key.
+    """A key is missing, unsafe to use, or the wrong one. The message never shows the key.
 
     Example:
         >>> from ballsbins import Key
@@ -89,7 +89,7 @@ class SecretError(BallsBinsError):
 
 
 class DataError(BallsBinsError):
-    """Files that cannot be read or written, or that do not hold what they should. Names the file and the next step.
+    """A file cannot be read or written, or its content is not as expected. The message names the file and next step.
 
     Example:
         >>> from ballsbins.batch_files import BatchFiles
@@ -101,7 +101,7 @@ class DataError(BallsBinsError):
 
 
 class RunError(BallsBinsError, RuntimeError):
-    """A training run that departs from the Mechanism that accounts for it, or that cannot go on.
+    """A training run deviates from the Mechanism that accounts for it, or cannot continue.
 
     Example:
         >>> issubclass(RunError, RuntimeError)
@@ -129,5 +129,5 @@ class MissingExtraError(BallsBinsError, ImportError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Cross a process boundary whole."""
+        """Support pickling, so that the error can pass between processes."""
         return type(self), (self.feature, self.extra)

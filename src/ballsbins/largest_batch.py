@@ -1,4 +1,4 @@
-"""A largest batch size for samplers whose sizes are random: by its cost in privacy, or from the paper's tables."""
+"""Choose the maximum batch size of samplers with random sizes: by its cost in privacy, or from the paper's tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers import Sampler
 from ballsbins.samplers.base import MAX_EXAMPLES
 
-PENALTY_SHARE = 0.01  # of δ that truncation may take with max_batch_size="auto"
-# The paper's largest batches (appendix C), by data set and expected batch size.
+PENALTY_SHARE = 0.01  # fraction of δ that truncation may use up with max_batch_size="auto"
+# The paper's maximum batch sizes (appendix C), by data set and expected batch size.
 _EXPECTED = tuple(2**power for power in range(10, 19))
 PAPER_MAX_BATCH_SIZES: Mapping[str, Mapping[int, int]] = {
     "paper-pctr": dict(
@@ -25,7 +25,7 @@ PAPER_MAX_BATCH_SIZES: Mapping[str, Mapping[int, int]] = {
         zip(_EXPECTED, (1320, 2458, 4665, 8984, 17488, 34309, 67687, 134071, 266317), strict=True)
     ),
 }
-# The paper's rule where no target is stated: truncation adds at most 10⁻¹⁰ to δ, even at ε = 10.
+# The paper's rule if no target is given: truncation adds at most 10⁻¹⁰ to δ, even at ε = 10.
 _PAPER_EPSILON, _PAPER_DELTA = 10.0, 1e-10
 
 MaxBatchSize = int | Literal["auto", "paper-pctr", "paper-search"]
@@ -40,22 +40,22 @@ def with_max_batch_size(
     epochs: int,
     penalty_share: float,
 ) -> Sampler:
-    """Truncate to the least size whose penalty at `epsilon` takes at most a share of `delta`.
+    """Truncate batches to the least size whose penalty at `epsilon` is at most a given share of `delta`.
 
     Args:
         sampler: how batches are drawn.
-        max_batch_size: "auto"; numbers are given to the sampler itself.
+        max_batch_size: must be "auto"; pass a number directly to the sampler instead.
         num_examples: n, the number of examples in the data set.
         epsilon: the ε of the target.
         delta: the δ of the target.
-        epochs: how often the data is passed.
+        epochs: the number of passes over the data.
         penalty_share: the share of δ that truncation may take, strictly between 0 and 1.
 
     Returns:
-        The sampler with that largest batch.
+        The sampler with that maximum batch size.
 
     Raises:
-        InvalidInputError: an argument is out of its range, or the sampler's batches have one size already.
+        InvalidInputError: an argument is out of its range, or the sampler's batches already have a fixed size.
     """
     if not isinstance(max_batch_size, str) or max_batch_size != "auto":
         advice = (
@@ -97,26 +97,26 @@ def limited(
     delta: float | None = None,
     batch_size: int | None = None,
 ) -> Sampler:
-    """Give the sampler a largest batch size.
+    """Return the sampler with a maximum batch size.
 
-    Samplers whose batches have one size, Shuffle and Deterministic, stay as they are.
+    Shuffle and Deterministic are returned unchanged, because their batches have a fixed size.
 
     Args:
         sampler: how batches are drawn.
         num_examples: n, the number of examples in the data set.
-        max_batch_size: a number; "auto", the least size whose penalty is at most a hundredth of `delta` at `epsilon`,
-            or without those the paper's rule: at most 10⁻¹⁰ at ε = 10; "paper-pctr" or "paper-search", the paper's
-            tables.
-        epochs: how often the data is passed.
+        max_batch_size: a number; or "auto", the least size whose penalty at `epsilon` is at most a hundredth of
+            `delta` (without a target the paper's rule applies: at most 10⁻¹⁰ at ε = 10); or "paper-pctr" or
+            "paper-search", the paper's tables.
+        epochs: the number of passes over the data.
         epsilon: the ε of the target, for "auto".
         delta: the δ of the target, for "auto".
-        batch_size: the expected batch size, by which the paper's tables are looked up.
+        batch_size: the expected batch size, used to look up the paper's tables.
 
     Returns:
         The sampler with `max_batch_size` and `num_examples`.
 
     Raises:
-        InvalidInputError: the size is none of these, or the paper's tables do not have the batch size.
+        InvalidInputError: the size is none of these, or the paper's tables do not list the batch size.
 
     Example:
         >>> from ballsbins import BallsAndBins

@@ -1,4 +1,4 @@
-"""The central object: what was, or will be, run. It draws the batches and answers for their privacy."""
+"""The central object: the description of a run. It draws the batches and computes their privacy."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
     from ballsbins.report import Statement
     from ballsbins.samplers import Batches, Key
 
-SCHEMA = 1  # of `to_dict`; a saved Mechanism must mean the same next year
+SCHEMA = 1  # version of what `to_dict` writes; a saved Mechanism must still mean the same next year
 # Less noise gives no privacy and more noise leaves nothing to learn; far beyond these, arithmetic in doubles fails.
 LEAST_NOISE, MOST_NOISE = 1e-9, 1e6
 MOST_EPOCHS = 10**9
 
 
 def check_epochs(epochs: Any) -> int:
-    """Return the number of passes over the data, if it is one."""
+    """Return the number of passes over the data, or raise an error if it is not valid."""
     return _check.integer("epochs", epochs, 1, MOST_EPOCHS, advice="State how often the data is passed.")
 
 
 def check_sampler(sampler: Any) -> None:
-    """Refuse what is not a sampler."""
+    """Raise an error unless the argument is a sampler."""
     advice = "Use one of BallsAndBins, Poisson, Shuffle and Deterministic, such as BallsAndBins(steps=1000)."
     _check.instance("sampler", sampler, Sampler, bound="a sampler", advice=advice)
 
 
 def check_run(name: str, run: Any) -> None:
-    """Refuse what is not a Mechanism."""
+    """Raise an error unless the argument is a Mechanism."""
     advice = "State what is run, such as Mechanism(BallsAndBins(steps=1000), noise_multiplier=1.0)."
     _check.instance(name, run, Mechanism, bound="a Mechanism", advice=advice)
 
 
 @dataclass(frozen=True, repr=False)
 class Mechanism:
-    """DP-SGD with batches from a sampler and Gaussian noise: what was, or will be, run.
+    """A run of DP-SGD, past or planned: batches from a sampler, and Gaussian noise.
 
-    It draws the batches and answers for their privacy, so that sampler and accounting cannot disagree. Adjacency is
-    zero-out: an example is there, or its gradient is zero; the number of examples is public.
+    The same object draws the batches and computes their privacy, so sampler and accounting cannot disagree.
+    Adjacency is zero-out: either an example is present, or its gradient is zero. The number of examples is public.
 
     Args:
         sampler: how batches are drawn.
         noise_multiplier: σ, the standard deviation of the noise divided by the clip norm, from 10⁻⁹ to 10⁶.
-        epochs: the number of passes over the data that are begun, from 1.
+        epochs: the number of passes over the data, counting an unfinished last one; at least 1.
         last_epoch_steps: if the last epoch stopped early, the number of its steps that were taken, from 1 to the
             sampler's steps; None if it was finished.
 
@@ -78,7 +78,7 @@ class Mechanism:
     last_epoch_steps: int | None = None
 
     def __post_init__(self) -> None:
-        """Validate, once."""
+        """Validate the fields once, at construction."""
         check_sampler(self.sampler)
         sigma = _check.real(
             "noise_multiplier",
@@ -102,12 +102,12 @@ class Mechanism:
 
     @property
     def finished(self) -> bool:
-        """Whether the last epoch was run to its end."""
+        """Whether the last epoch ran to its end."""
         return self.last_epoch_steps is None
 
     @property
     def finished_epochs(self) -> int:
-        """The number of epochs that were run to their end."""
+        """The number of epochs that ran to their end."""
         return self.epochs if self.finished else self.epochs - 1
 
     @property
@@ -117,19 +117,20 @@ class Mechanism:
 
     @property
     def total_steps(self) -> int:
-        """All steps taken, over all epochs."""
+        """The number of steps taken over all epochs."""
         return (self.epochs - 1) * self.sampler.steps + self.steps_in_last_epoch
 
     @property
     def batches_drawn(self) -> int:
-        """The number of batches that were drawn; a sampler that draws once for all epochs draws no more than T."""
+        """The number of batches drawn. A sampler that draws once for all epochs draws at most T of them."""
         return min(self.total_steps, self.sampler.steps) if self.sampler.draws_once else self.total_steps
 
     @property
     def independent_epochs(self) -> tuple[float, int]:
-        """Noise multiplier and number of whole epochs, drawn independently, that are as private as the epochs begun.
+        """Noise multiplier and number of independent whole epochs that are as private as the epochs of this run.
 
-        Where batches are drawn once, E epochs with noise σ are as private as one with noise σ/√E.
+        An unfinished last epoch counts as a whole one. If batches are drawn once, E epochs with noise σ are as
+        private as one epoch with noise σ/√E.
         """
         if self.sampler.draws_once:
             return pooled_noise(self.noise_multiplier, self.epochs), 1
@@ -137,9 +138,9 @@ class Mechanism:
 
     @property
     def noise_of_bins(self) -> tuple[tuple[int, float], ...]:
-        """For batches that are drawn once: the number of bins visited equally often, with the noise σ/√visits.
+        """Groups of bins visited equally often: their number and their noise σ/√visits, if batches are drawn once.
 
-        One entry for the bins visited in the last epoch, one for the others if there are any that were visited.
+        The first entry is for the bins visited in the last epoch. A second one follows if other bins were visited.
         """
         last, before = self.steps_in_last_epoch, self.epochs - 1
         pooled = [(last, pooled_noise(self.noise_multiplier, self.epochs))]
@@ -148,15 +149,15 @@ class Mechanism:
         return tuple(pooled)
 
     def after(self, steps: int) -> Mechanism:
-        """Give the mechanism as it was run up to a step, whatever number was planned.
+        """Return the mechanism as it ran up to a given step, which may differ from the planned number.
 
-        An unfinished epoch is a Mechanism with `last_epoch_steps`, whose privacy is exact.
+        If that step is inside an epoch, `last_epoch_steps` is set; the privacy of the unfinished epoch is exact.
 
         Args:
-            steps: all steps taken, over all epochs, from 1.
+            steps: the number of steps taken over all epochs, at least 1.
 
         Returns:
-            The mechanism that answers for those steps.
+            The mechanism that describes exactly those steps.
 
         Raises:
             InvalidInputError: `steps` is below 1.
@@ -167,16 +168,17 @@ class Mechanism:
         return replace(self, epochs=whole + (rest > 0), last_epoch_steps=rest or None)
 
     def under(self, sampler: Sampler | type[Sampler]) -> Mechanism:
-        """Give the same run, at equal noise, with the batches of another sampler.
+        """Return the same run, at equal noise, with the batches of another sampler.
 
         Args:
-            sampler: a sampler of as many steps; or a type, which stands for one of as many steps without truncation.
+            sampler: a sampler with the same number of steps; or a sampler type, which stands for a sampler of that
+                type with the same number of steps and no truncation.
 
         Returns:
             The mechanism with that sampler.
 
         Raises:
-            InvalidInputError: the other sampler has another number of steps.
+            InvalidInputError: the other sampler has a different number of steps.
         """
         other = sampler
         if isinstance(other, type) and issubclass(other, Sampler):
@@ -192,14 +194,14 @@ class Mechanism:
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
         """Draw the batches of one epoch; see `Sampler.batches`.
 
-        An epoch that this mechanism does not have is refused, so that what is run is what is accounted for. In an
-        unfinished last epoch it is up to the caller to stop after `last_epoch_steps`.
+        An epoch outside this mechanism is refused, so the accounting always covers what is run. If the last epoch is
+        unfinished, the caller must stop after `last_epoch_steps`.
 
         Args:
             num_examples: n, the number of examples in the data set.
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, or its 32 bytes. An integer is a seed for experiments, and is not secret.
             epoch: the number of the epoch, from 0 to `epochs` − 1.
-            start: the first step to give.
+            start: the first step to return.
 
         Returns:
             The batches from step `start` on, as arrays of example indices.
@@ -218,7 +220,7 @@ class Mechanism:
 
     @cached_property
     def curve(self) -> Curve:
-        """The privacy curve, by the method that fits the sampler."""
+        """The privacy curve, computed by the best method for the sampler."""
         from ballsbins.curves import curve_of
 
         return curve_of(self)
@@ -229,7 +231,7 @@ class Mechanism:
         """Compute δ at one ε, or at several.
 
         Args:
-            epsilon: one number or an array, from −700 to 700; negative ones belong to a privacy loss distribution.
+            epsilon: one number or an array, from −700 to 700; privacy loss distributions also need negative ones.
             method: "auto", the best method for the sampler; for whole epochs of balls-and-bins also "renyi" or
                 "lower-bound", bounds to compare with; or a `MonteCarlo`.
             adjacency: which data sets are compared. "zero-out": one example is there, or its gradient is 0.
@@ -245,7 +247,7 @@ class Mechanism:
         return delta_bound(self, epsilon, method, adjacency)
 
     def log_delta(self, epsilon: Number, method: str | MonteCarlo = "auto") -> Bound:
-        """Compute the natural logarithm of δ, which is a number where δ itself is below the doubles.
+        """Compute the natural logarithm of δ, which stays finite where δ itself underflows in double precision.
 
         Args:
             epsilon: one number or an array, from −700 to 700.
@@ -281,7 +283,7 @@ class Mechanism:
         return epsilon_bound(self, delta, method, adjacency)
 
     def true_positive_rate(self, false_positive_rate: Number) -> Bound:
-        """Say how well anybody can tell whether an example was used: the trade-off curve of the best membership test.
+        """Bound how well anyone can tell if an example was used: the trade-off curve of the best membership test.
 
         Args:
             false_positive_rate: the share of absent examples that the test calls present; a number or an array in
@@ -301,7 +303,7 @@ class Mechanism:
             orders: numbers α > 1.
 
         Returns:
-            For each of "remove" and "add" an array with one divergence for each order.
+            For each of "remove" and "add", an array with one divergence per order.
         """
         from ballsbins.accountant import renyi
 
@@ -311,11 +313,11 @@ class Mechanism:
         """Export the run as a PrivacyLossDistribution of dp_accounting, to compose with others.
 
         Args:
-            pessimistic: whether losses are rounded up, for an upper bound on ε; else down.
-            interval: the distance of two losses on the grid.
+            pessimistic: True rounds losses up, which gives an upper bound on ε; False rounds them down.
+            interval: the distance between neighbouring losses on the grid.
 
         Returns:
-            The distribution of dp_accounting.
+            The distribution, as an object of dp_accounting.
         """
         from ballsbins.accountant import loss_distribution
 
@@ -339,10 +341,10 @@ class Mechanism:
         return Card(self, delta, clip_norm=clip_norm, num_examples=num_examples).statement()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the mechanism as plain data, with the number of its schema.
+        """Return the mechanism as plain data, with its schema number.
 
         Returns:
-            Fields ready for JSON.
+            A dictionary that can be written as JSON.
         """
         return {
             "schema": SCHEMA,
@@ -357,13 +359,13 @@ class Mechanism:
         """Build the mechanism that `to_dict` wrote.
 
         Args:
-            saved: what `to_dict` gave. All fields must be there, and no others.
+            saved: the result of `to_dict`, with all of its fields and no others.
 
         Returns:
             The mechanism.
 
         Raises:
-            InvalidInputError: the schema is another, or a field is missing, unknown or out of its range.
+            InvalidInputError: the schema number differs, or a field is missing, unknown or out of its range.
         """
         schema = _check.mapping("a saved Mechanism", saved, advice="Give what to_dict wrote.").get("schema")
         if schema != SCHEMA:
@@ -380,7 +382,7 @@ class Mechanism:
         )
 
     def __repr__(self) -> str:
-        """Show the call that builds this mechanism, without what was left out."""
+        """Show the call that builds this mechanism, without arguments that have their default values."""
         epochs = "" if self.epochs == 1 else f", epochs={self.epochs}"
         last = "" if self.last_epoch_steps is None else f", last_epoch_steps={self.last_epoch_steps}"
         return f"Mechanism({self.sampler!r}, noise_multiplier={self.noise_multiplier!r}{epochs}{last})"

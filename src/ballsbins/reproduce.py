@@ -1,13 +1,13 @@
-"""The paper's figures and tables, each from one file of `experiments/`, and what such a file needs.
+"""Find and run the experiments behind the paper's figures and tables, and offer helpers to write them.
 
-An experiment is a file `experiments/NAME.py` whose docstring says in its first line what it shows, with
+An experiment is a file `experiments/NAME.py`. The first line of its docstring says what it shows, and it defines
 
     def run(scale: Scale, out: Path, console: Console) -> None
 
-It computes by the public API, writes `out/NAME.json` (small), draws `out/NAME.png` and `.svg` from that data alone,
-prints the paper's numbers beside ours, and states what it shows by `claim`. `small` takes seconds, `quick` less than
-three minutes on two cores (`utility`, which trains on two data sets, less than half an hour), `full` has the sample
-sizes of the paper. The files are in the source tree, and in the wheel as `ballsbins/experiments/`.
+It uses the public API, writes `out/NAME.json` (small), draws `out/NAME.png` and `.svg` from that data alone, prints
+the paper's numbers beside ours, and states its results with `claim`. The scale `small` takes seconds; `quick` takes
+less than three minutes on two cores (`utility`, which trains on two data sets, less than half an hour); `full` uses
+the sample sizes of the paper. The files are in the source tree, and in the wheel as `ballsbins/experiments/`.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ Run = Callable[[Scale, Path, "Console"], None]
 
 
 class FalseClaimError(BallsBinsError):
-    """An experiment has found that something it was to show does not hold."""
+    """An experiment has found that one of its claims does not hold."""
 
 
 def claim(console: Console, text: str, holds: Any) -> None:
-    """State what an experiment shows; raise if it does not hold."""
+    """State a result of an experiment; raise an error if it does not hold."""
     if not bool(holds):
         raise FalseClaimError(f"this does not hold: {text}")
     console.print(f"[green]holds[/green]  {text}", highlight=False)
 
 
 class Samples:
-    """Watches Monte Carlo samples (`MonteCarlo(progress=…)`): how many were drawn, and whether somebody stopped it.
+    """Count Monte Carlo samples (`MonteCarlo(progress=…)`), and tell whether the user stopped the sampling early.
 
-    Ctrl-C ends the drawing and leaves bounds from fewer samples, which hold; what shows them must say so.
+    After Ctrl-C the bounds come from fewer samples. They still hold, but the output must say so.
     """
 
     def __init__(self, planned: int) -> None:
-        """Nothing is drawn yet of what is planned for each job."""
+        """Start at zero samples; `planned` is the number planned for each job."""
         self.planned, self.drawn = planned, 0
 
     def __call__(self, outcomes: Sequence[Outcome], over: bool) -> None:
-        """Count the job that is farthest behind."""
+        """Record the sample count of the job that is farthest behind."""
         del over
         self.drawn = min(each.tally.count for each in outcomes)
 
     @property
     def stopped(self) -> bool:
-        """Whether fewer were drawn than planned."""
+        """Whether fewer samples were drawn than planned."""
         return self.drawn < self.planned
 
 
 def samples_drawn(count: int, planned: int) -> str:
-    """So many samples, and of how many if that is fewer than planned."""
+    """Return the number of samples as text, with the planned number if fewer were drawn."""
     return f"{count:,} samples" if count >= planned else f"{count:,} of {planned:,} samples"
 
 
 def write(out: Path, name: str, data: Any) -> Any:
-    """Write the results as `name`.json and return them as they are read back: pictures are drawn from that."""
+    """Write the results as `name`.json and return them as read back, because pictures are drawn from that data."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{name}.json").write_text(text, encoding="utf-8")
@@ -86,12 +86,12 @@ def draw(out: Path, name: str, axes: Axes) -> None:
 
 
 def workers(scale: Scale) -> int:
-    """Processes to use: all cores where joblib is installed, but one for what takes seconds."""
+    """Return the number of processes to use: all cores if joblib is installed, but one at scale "small"."""
     return 1 if scale == "small" or importlib.util.find_spec("joblib") is None else os.cpu_count() or 1
 
 
 def directory() -> Path:
-    """Where the experiments are: beside this file in a wheel, at the top of a source tree."""
+    """Return the directory of the experiments: beside this file in a wheel, at the top of a source tree."""
     here = Path(__file__).resolve()
     for place in (here.parent / "experiments", here.parents[2] / "experiments"):
         if place.is_dir():
@@ -102,7 +102,7 @@ def directory() -> Path:
 
 
 def names() -> dict[str, str]:
-    """The experiments, by name, with the first line of their docstrings."""
+    """Return the experiments by name, each with the first line of its docstring."""
     import ast
 
     found = {}
@@ -113,7 +113,7 @@ def names() -> dict[str, str]:
 
 
 def load(name: str) -> Run:
-    """The function `run` of the experiment of that name."""
+    """Return the function `run` of the named experiment."""
     known = names()
     if name not in known:
         raise InvalidInputError("experiment", name, f"one of {', '.join(known)}", "Name one of these.")

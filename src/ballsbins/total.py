@@ -1,4 +1,4 @@
-"""Several runs on one data set: what all of them together cost."""
+"""The total privacy cost of several runs on one data set."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Poisson
 
-_Single = tuple[tuple[int, float], int]  # (bins visited, noise multiplier), steps: as `SingleRuns` has them
+_Single = tuple[tuple[int, float], int]  # (bins visited, noise multiplier), steps: the keys of `SingleRuns`
 
 
 @dataclass(frozen=True, init=False)
 class Total:
-    """Several runs on the same data, each with batches and noise of its own: tuning runs and the final one, say.
+    """Several runs on the same data, each with its own batches and noise: for example, tuning runs and the final one.
 
-    What is returned holds for everything that all of them publish together. A run may depend on what earlier ones
-    published (its learning rate, say), but the noise, the batches and the length of every run must not.
+    The answers hold for everything that all runs publish together. A run may depend on what earlier runs published
+    (for example, in its learning rate), but the noise, the batches and the length of every run must not.
 
     Args:
-        mechanisms: what was run; the same Mechanism twice is two runs.
+        mechanisms: the runs; a Mechanism listed twice counts as two runs.
 
     Raises:
         InvalidInputError: there is no run, or something that is not a Mechanism.
@@ -62,12 +62,12 @@ class Total:
 
     @cached_property
     def curve(self) -> Curve:
-        """The privacy curve of all runs together: exact where that of each is, and a bracket or bounds otherwise."""
+        """The privacy curve of all runs together: exact if each run's curve is, otherwise a bracket or bounds."""
         untruncated = self._untruncated()
         cut = [run.curve for run in self.mechanisms if isinstance(run.curve, Truncated)]
         if not cut:
             return untruncated
-        # a union bound over the runs
+        # union bound over the runs
         log_p, log_drop = (
             float(np.logaddexp.reduce([getattr(curve, name) for curve in cut]))
             for name in ("log_p", "log_drop")
@@ -93,7 +93,7 @@ class Total:
         def moments() -> list[tuple[Moments, int]]:
             return [(singles.moments(*single), times) for single, times in factors.items()]
 
-        # each step, or each epoch, is at most a Gaussian mechanism, and those add up by 1/σ²
+        # each step, or each epoch, costs at most a Gaussian mechanism; for these, 1/σ² adds up
         noises = [times / bins[1] ** 2 for (bins, _), times in factors.items()]
         return OrBounds(
             ProductCurve(moments, bracket), Between(curves, GaussianCurve(1.0 / math.sqrt(sum(noises))))
@@ -122,7 +122,7 @@ class Total:
         return accountant.epsilon_bound(self, delta)
 
     def true_positive_rate(self, false_positive_rate: Number) -> Bound:
-        """Say how well anybody can tell from all runs whether an example was used; see `Mechanism`.
+        """Bound how well anyone can tell from all runs whether an example was used; see `Mechanism`.
 
         Args:
             false_positive_rate: the share of absent examples that the test calls present, in [0, 1].
@@ -133,16 +133,16 @@ class Total:
         return accountant.true_positive_rate_bound(self, false_positive_rate)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the runs as plain data.
+        """Return the runs as plain data.
 
         Returns:
-            A list of what `Mechanism.to_dict` gives, under "runs".
+            A dictionary whose entry "runs" is a list of `Mechanism.to_dict` results.
         """
         return {"runs": [run.to_dict() for run in self.mechanisms]}
 
 
 def _singles(run: Mechanism) -> list[tuple[_Single, int]] | None:
-    """The single epochs or steps that a run is made of, and how often each is run; None if there are none."""
+    """Return the single epochs or steps that make up a run, and how often each runs; None if there are none."""
     sampler, sigma, steps = run.sampler, run.noise_multiplier, run.sampler.steps
     if steps == 1 or not LEAST_SIGMA <= sigma <= LARGEST_SIGMA:
         return None
