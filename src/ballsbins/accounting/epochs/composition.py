@@ -1,14 +1,15 @@
 """The product of privacy curves: several epochs, several steps, an unfinished epoch after whole ones.
 
-Each factor is any `Curve` with a stated error; the result is a `Curve` again. The work is done by
-`polygons` (a pair above and a pair below every factor, on one lattice of losses) and `fft` (their
-products). Here the lattice is chosen: its range from the δ asked for, its spacing h from the accuracy wanted
-in ε.
+Each factor can be any `Curve` with a stated error, and the result is a `Curve` again. Two modules do the work:
+`polygons` builds a pair above and a pair below every factor, on one lattice of losses, and `fft` computes their
+products. This module chooses the lattice: its range follows from the requested δ, its spacing h from the
+requested accuracy in ε.
 
 A cell of width h adds about h²/6 to the variance of one factor (upper) and takes about h²/8 (lower), so after
-n factors, at tilt θ ≈ −dlog δ/dε, log δ is known to ½θ(θ+1)·0.3·n·h² and ε to 0.15·(θ+1)·n·h². That is where
-h starts; the gap between the two bounds, which is known, then says by how much h must shrink (second order:
-by its square root). Nor may h exceed the step E|S−1| of one factor, or the error is of first order.
+n factors, at tilt θ ≈ −dlog δ/dε, log δ is known to ½θ(θ+1)·0.3·n·h² and ε to 0.15·(θ+1)·n·h². The first h comes
+from this formula. The gap between the two bounds is known and then shows by how much h must shrink: the error is
+of second order, so by the square root of the ratio. Also, h must not exceed the step E|S−1| of one factor: the
+error would then be of first order.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
 from ballsbins.accounting.epochs.survey import FLAT, Cumulants, Survey, spread_allowed
 from ballsbins.errors import AccuracyError
 
-# Every lattice gives bounds that hold (B27 of docs/derivation.md); these numbers only choose lattices (B34).
-MAX_NODES = 300_000  # points of one factor
-# tails below e^−1300 are not told from 0; δ below e^{−1300/1.8} = 10⁻³¹⁴ neither
+# Every lattice gives valid bounds (B27 of docs/derivation.md); these numbers only choose lattices (B34).
+MAX_NODES = 300_000  # most lattice points of one factor, to limit time and memory
+# tails below e^−1300 are treated as 0, and so is δ below e^{−1300/1.8} = 10⁻³¹⁴
 LEAST_LOG, _UNDERFLOW = -1300.0, 1.8
 # stop refining a direction whose log δ is this far below the other's: it cannot decide
 _NEGLIGIBLE_GAP = 25.0
 _TAIL_SHARE = 1e-4  # fraction of the allowed error spent on truncated tails
-_KEPT = 8  # lattices in memory
-_LARGEST_TILT = 1e6  # of a guess
-_BELOW_MEAN = 1e-3  # deviations: a guess of δ at less than the mean loss is that of this much below
+_KEPT = 8  # lattices kept in memory
+_LARGEST_TILT = 1e6  # largest tilt θ tried for a guess
+_BELOW_MEAN = 1e-3  # for an ε below the mean loss, guess δ this many deviations below the mean instead
 _FIRST_FLOOR = -60.0  # log δ down to which factors are surveyed at first
-_SOME, _SOME_SPACINGS = 7, 9  # of many ε that are looked at to choose a floor, and to choose a spacing
-_LOOKS, _TRIES = 8, 8  # deeper looks; finer lattices where one is too coarse
-_DEEPER, _DEEPER_MORE = 1.05, 4  # a floor is by 5 % and e⁻⁴ below the least log δ guessed
-_HALF_VARIANCE = 0.15  # of (θ + 1)·n·h², half of `survey.VARIANCE_SHARE`: what h does to ε
-_FIRST_SHARE = 0.5  # of the accuracy for which h is chosen at first
-# of the step ½E|S−1|, of the edge: how wide a lattice may be; see `_widest`
+_SOME, _SOME_SPACINGS = 7, 9  # how many of the given ε are sampled to choose a floor, and to choose a spacing
+_LOOKS, _TRIES = 8, 8  # limits: deeper surveys, and finer lattices after one was too coarse
+_DEEPER, _DEEPER_MORE = 1.05, 4  # the floor lies 5 % and e⁻⁴ below the least guessed log δ
+_HALF_VARIANCE = 0.15  # effect of h on ε, as a fraction of (θ + 1)·n·h²: half of `survey.VARIANCE_SHARE`
+_FIRST_SHARE = 0.5  # the first h aims at this fraction of the accuracy
+# how wide a lattice may be, as a fraction of the step ½E|S−1| and of the edge; see `_widest`
 _WIDEST, _SHIFTED_STEP = 0.6, 0.5
-# a lattice is shifted from h = edge/3 on, then h is 1.3 edges or more
+# a lattice is shifted if h exceeds edge/3; h is then at least 1.3 edges
 _SHIFTED, _UNSHIFTED, _PAST_EDGE = 3, 4, 1.3
-_COARSER, _FINER_CELLS = 4, 2  # divisors of h, and of the width of cells, if a lattice was too coarse
+_COARSER, _FINER_CELLS = 4, 2  # divide h and the width of cells by these if a lattice was too coarse
 _FLOOR_UNIT, _FLOOR_RATIO = 30.0, 4 / 3  # floors are −30·(4/3)^k, so that few lattices serve all questions
 _DECIDED, _DECIDED_MORE = 1.1, 0.5  # the other direction decides if its guessed log δ is above by 10 % and ½
-_GAINING = 0.7  # of the gap: a refinement that leaves more does not help any more
-_NOTHING_KNOWN = -1e-3  # an upper log δ above this, with no lower one, says nothing
-# where the value lies between two second-order bounds, to leading order: h²/8 from below, h²/6 from above
+_GAINING = 0.7  # stop refining if more than this fraction of the gap is left
+_NOTHING_KNOWN = -1e-3  # an upper log δ above this, without a lower bound, says nothing
+# position of the value between two second-order bounds, to leading order: h²/8 from below, h²/6 from above
 _BETWEEN = 0.43
-_AIM, _MOST_FINER = 0.85, 0.125  # of the gap wanted that the next h aims at, and the least factor on h
-_SHOWS = 0.05  # of the gap wanted: what was cut off shows if it is more
+_AIM, _MOST_FINER = 0.85, 0.125  # the next h aims at this fraction of the wanted gap; least factor on h
+_SHOWS = 0.05  # a truncated tail is visible if it exceeds this fraction of the wanted gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,10 @@ class ComposedCurve(Curve):
         edge: float | None = None,
         around: Curve | None = None,
     ) -> None:
-        """`parts` are curves of single runs with how often each is run.
+        """Take `parts`: the curve of each single run, and how often it is run.
 
-        If the loss is bounded on the left and gathers there, `edge` is where: at −edge (see `gathered.py`). Where
-        no lattice gives bounds there are those of `around`, a curve of the product.
+        If the loss is bounded on the left and concentrates there, the bound is −`edge` (see `gathered.py`).
+        `around` is another curve of the product: its bounds are used where no lattice gives any.
         """
         self._runs = [(curve, count) for curve, count in parts if count > 0]
         self.confidence = min((curve.confidence for curve, _ in self._runs), default=1.0)
@@ -151,7 +152,7 @@ class ComposedCurve(Curve):
         return self._runs
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ whose distance, as a distance in ε, is within the accuracy wanted."""
+        """Bounds on log δ whose distance, converted to a distance in ε, is within the requested accuracy."""
         size, back = np.unique(epsilon, return_inverse=True)
         found = np.empty((3, size.size))
         for group in self._groups(size, direction):
@@ -160,7 +161,7 @@ class ComposedCurve(Curve):
         return Interval(lower - ANSWER, np.minimum(value, 0.0), np.minimum(upper + ANSWER, 0.0))
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
-        """A guess of log δ by the saddlepoint formula on a coarse grid: no bound, but next to free."""
+        """Guess log δ by the saddlepoint formula on a coarse grid: not a bound, but almost free."""
         return self._saddles(np.array([epsilon]), direction)[0][0]
 
     def _saddles(self, epsilon: Array, direction: Direction) -> list[tuple[float, float]]:
@@ -188,7 +189,7 @@ class ComposedCurve(Curve):
 
     @property
     def scale(self) -> float:
-        """An ε of the size that matters: four standard deviations above the mean loss."""
+        """A typical ε: four standard deviations above the mean loss."""
         _, mean, variance = self._cumulants(REMOVE).at(0.0)
         return max(mean, 0.0) + 4 * math.sqrt(variance)
 
@@ -203,7 +204,7 @@ class ComposedCurve(Curve):
         return self._surveys
 
     def _settle(self, floor: float) -> bool:
-        """Survey as far out as `floor`; whether that was known already."""
+        """Survey as far out as `floor`; return whether that was known already."""
         before = [survey.epsilon[-1] for survey in self._surveys]
         for survey in self._surveys:
             for direction in DIRECTIONS:
@@ -214,7 +215,7 @@ class ComposedCurve(Curve):
         return False
 
     def _groups(self, epsilon: Array, direction: Direction) -> list[NDArray[np.intp]]:
-        """Those increasing ε together that one lattice serves well: its spacing should not differ much."""
+        """Group the increasing ε so that one lattice serves each group: the spacings they need are similar."""
         if epsilon.size == 1:
             return [np.array([0])]
         some = np.unique(np.linspace(0, epsilon.size - 1, _SOME_SPACINGS).astype(int))
@@ -225,8 +226,7 @@ class ComposedCurve(Curve):
     def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
         """The spacing h to start with, and the log δ below which tails are cut off.
 
-        Where the other direction's δ is larger by e^{_NEGLIGIBLE_GAP}, this one is pursued down to that and not
-        further.
+        A direction whose δ is smaller than the other's by e^{_NEGLIGIBLE_GAP} is not refined below that level.
         """
         steps = sum(self._counts)
         some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, _SOME).astype(int))]
@@ -254,7 +254,7 @@ class ComposedCurve(Curve):
         return min(h, self._widest()), floor
 
     def _widest(self) -> float:
-        """A lattice wider than the steps ½E|S−1| is only of use if it can be shifted: if losses gather at an edge."""
+        """The largest useful h. More than the step ½E|S−1| only helps if the lattice can be shifted to an edge."""
         step = math.exp(min(float(survey.log_delta[REMOVE][0]) for survey in self._survey()))
         shiftable = self._edge is not None and step > _SHIFTED_STEP * self._edge
         return math.inf if shiftable else _WIDEST * step
@@ -295,14 +295,14 @@ class ComposedCurve(Curve):
     def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
         """Which lattice to use: half octaves of h and steps of a third in the floor, so that few are needed.
 
-        It depends on the question alone, so that answers hardly depend on what was asked before.
+        The key depends only on the question, so that answers hardly depend on what was asked before.
         """
         h, floor = self._plan(epsilon, direction)
         depth = math.log(max(-floor, _FLOOR_UNIT) / _FLOOR_UNIT) / math.log(_FLOOR_RATIO)
         return math.floor(2 * math.log2(h)), math.ceil(depth)
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
-        """Lower, value, upper at increasing ε ≥ 0; refines until they are as close as wanted."""
+        """Lower, value, upper at increasing ε ≥ 0, refined until they are as close as requested."""
         key = self._key(epsilon, direction)
         lattice = self._lattices.get(key)
         if lattice is None:
@@ -337,7 +337,7 @@ class ComposedCurve(Curve):
                 lattice = self._build(lattice.h, floor, lattice.finer)
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
-            # the other direction decides, or the bounds are what can be had: they hold, and say how wide they are
+            # stop: the other direction decides, or refining no longer helps; the bounds are valid, if wide
             decided = bool(np.all(upper[matters] < _DECIDED * theirs[matters] - _DECIDED_MORE))
             failed = direction in lattice.failures and math.isinf(ratio)
             if failed or ratio > _GAINING * worst or (decided and tries > 0):
@@ -358,7 +358,7 @@ class ComposedCurve(Curve):
         direction: Direction,
         h: float,
     ) -> tuple[Array, Array, Array]:
-        """Bounds that hold are an answer, however wide; that δ lies between 0 and 1 is none."""
+        """Return valid bounds, however wide, but raise an error if they only say that δ lies between 0 and 1."""
         if self._around is not None:
             found = self._around.log_delta(epsilon, direction)
             upper = np.minimum(upper, found.upper)
@@ -372,12 +372,12 @@ class ComposedCurve(Curve):
 
     @staticmethod
     def _best(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
-        """With the value where it is, to leading order, between two second-order bounds."""
+        """Place the value between the two second-order bounds, correct to leading order."""
         with np.errstate(invalid="ignore"):
             return lower, np.where(np.isfinite(lower), lower + _BETWEEN * (upper - lower), upper), upper
 
     def _finer(self, lattice: _Lattice, ratio: float) -> tuple[float, float]:
-        """The next h and how much finer cells shall be, if the bounds are too far apart by that ratio."""
+        """The next h and how much finer the cells become, if the bounds are too far apart by `ratio`."""
         edge = self._edge or 0.0
         first_order = lattice.h > edge / _SHIFTED > 0
         factor = max(_AIM / (ratio if first_order else math.sqrt(ratio)), _MOST_FINER)
@@ -387,7 +387,7 @@ class ComposedCurve(Curve):
 
     @staticmethod
     def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
-        """The floor, lowered if δ is less than was guessed and what was cut off shows in the upper bound."""
+        """The floor, lowered if δ is below the guess and the truncated tail shows in the upper bound."""
         pairs = [(pair.swapped if direction == ADD else pair, count) for pair, count in lattice.above]
         finite = np.isfinite(lower)
         if lattice.floor <= LEAST_LOG or not finite.any():

@@ -1,8 +1,8 @@
-"""The privacy curve of several runs: exact by Mellin inversion wherever that can state its error, else a bracket.
+"""The privacy curve of several runs: exact by Mellin inversion wherever its error can be stated, else a bracket.
 
-Every question is answered by the sheet of a fixed place near it (`_places`), so that answers do not depend on what
-was asked before. A sheet is kept for later questions. Where a sheet has no answer, or one with too few digits, the
-polygons and tilted transforms of `composition` have one: a bracket, by a method that shares no step with this one.
+Every ε is answered by the sheet of a fixed place near it (`_places`), so answers do not depend on what was asked
+before. Sheets are kept for later questions. If a sheet has no answer, or too few digits, the polygons and tilted
+transforms of `composition` give a bracket instead; that method shares no step with this one.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from ballsbins.accounting.epochs.lines import Lines, NoLine
 from ballsbins.accounting.epochs.moments import TINY, Moments
 from ballsbins.accounting.epochs.saddles import Product
 
-_ENOUGH = 1e-6  # relative error of δ up to which an answer is called exact
-_GOOD = 3e-8  # and up to which no sheet of its own is laid for it
-_MOST_OWN = 8  # sheets laid for single points of one question
-_FLOOR = 1e-13  # never claim less than this
+_ENOUGH = 1e-6  # largest relative error of δ for an answer to be called exact
+_GOOD = 3e-8  # an answer with a larger relative error gets a sheet of its own
+_MOST_OWN = 8  # most sheets laid for single points of one question, to limit the time
+_FLOOR = 1e-13  # never claim a smaller relative error than this
 _REACH = 0.1  # how far around a place its lines serve, relative; at least half a stride
-# A rough ε is looked for in log ε, in deviations, between these ends: from a Gaussian's on by steps of Newton, none
-# longer than this, until one is short.
+# The search for a rough ε works in log ε, in deviations, between these ends: it starts at the Gaussian's value and
+# takes at most this many Newton steps, none longer than this, until one is short.
 _ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 8.0), 8, 1.5, 0.1
-_FLATTEST = 0.05  # slope of log(−log δ) in log ε: no step takes it for less
-_LEAST_LOG = 1e-3  # of −log δ that is told from 0
-_PER_DIGITS = (
-    25.0  # the floor grows with |log δ| by itself for every so much: that is the rounding of the logarithm
-)
-_CRUDE = 0.1  # a relative error beyond which a value has no digit
-_ASIDE = 25.0  # a direction whose log δ is by so much below that of the other is not pursued further
-_ROUNDED = 1e-9  # by which the ends of a stretch are inside of it
-_STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor
+_FLATTEST = 0.05  # least slope of log(−log δ) in log ε that a Newton step assumes, so that no step explodes
+_LEAST_LOG = 1e-3  # smaller values of −log δ are treated as this, to keep its logarithm finite
+# the error floor grows by its own size for every 25 of |log δ|: that is the rounding of the logarithm
+_PER_DIGITS = 25.0
+_CRUDE = 0.1  # a value with a larger relative error has no correct digit
+# stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
+_ASIDE = 25.0
+_ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
+_STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor of 1.2
 
 
 class ProductCurve(Curve):
@@ -55,9 +55,9 @@ class ProductCurve(Curve):
     fallback = "bracket", "composition"
 
     def __init__(self, moments: Callable[[], Sequence[tuple[Moments, int]]], bracket: ComposedCurve) -> None:
-        """`moments`: those of every kind of run, and how often it is run; called when they are first needed.
+        """Take the moments of every kind of run and how often it is run, and the bracket to fall back on.
 
-        `bracket` is the same product by the other method.
+        `moments` is called when the moments are first needed. `bracket` is the same product by the other method.
         """
         self._make, self.bracket = moments, bracket
         self._products: dict[Direction, Product] = {}
@@ -70,7 +70,7 @@ class ProductCurve(Curve):
 
     @property
     def scale(self) -> float:
-        """An ε of the size that matters."""
+        """A typical ε: four standard deviations of the loss."""
         return 4 * self._product(REMOVE).deviation
 
     def _product(self, direction: Direction) -> Product:
@@ -80,7 +80,7 @@ class ProductCurve(Curve):
         return self._products[direction]
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array:
-        """About log δ at some ε ≥ 0, from sketches of the single runs: no bound, but next to free."""
+        """Log δ at some ε ≥ 0, roughly, from sketches of the single runs: not a bound, but almost free."""
         return self._product(direction).estimate(epsilon)
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
@@ -101,7 +101,7 @@ class ProductCurve(Curve):
                     break
                 if high - low < 2.0 * _CLOSE_GUESS:
                     break
-                # With rare jumps y has a plateau, on which such a step leads anywhere.
+                # With rare jumps y has a plateau, where a Newton step can lead anywhere: limit it.
                 x = min(max(x + step, x - _LONGEST_STEP), x + _LONGEST_STEP)
                 x = x if low < x < high else 0.5 * (low + high)
         at = np.array(sorted(known))
@@ -110,7 +110,7 @@ class ProductCurve(Curve):
         return np.asarray(product.deviation * np.exp(np.interp(wanted, minus, at)))
 
     def stretch(self, epsilon: float) -> tuple[float, float]:
-        """The ε that have their place in common with one."""
+        """The range of ε that share a place with this one."""
         deviation = self._product(REMOVE).deviation
         x = epsilon / deviation
         if x < _LINEAR - 0.5 * _STRIDE:
@@ -122,7 +122,7 @@ class ProductCurve(Curve):
         return (1.0 + _ROUNDED) * low * deviation, (1.0 - _ROUNDED) * high * deviation
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
-        """A bound on log δ(ε), ε ≥ 0, that costs little and is good enough to tell that δ is negligible."""
+        """A cheap upper bound on log δ(ε), ε ≥ 0, good enough to show that δ is negligible."""
         product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
         taken = 0.0 if direction == REMOVE else epsilon  # δ of add is e^ε times a put
         wanted = np.full(epsilon.shape, -np.inf) if enough is None else enough - taken
@@ -135,7 +135,7 @@ class ProductCurve(Curve):
         return np.asarray(bounds + taken)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε), of a relative 10⁻⁶ or less of δ or those of the bracket."""
+        """Bounds on log δ(ε): with a relative error of δ of at most 10⁻⁶, or else those of the bracket."""
         size, back = np.unique(epsilon, return_inverse=True)
         rows = self._increasing(size, direction)[:, back]
         error = ANSWER
@@ -157,7 +157,7 @@ class ProductCurve(Curve):
         with np.errstate(invalid="ignore"):
             poor = np.flatnonzero(~(rows[2] - rows[1] <= _ENOUGH))
         if poor.size:
-            # where the other direction decides, a bound that shows it is enough
+            # where the other direction decides, an upper bound that shows this is enough
             upper = self.log_upper(epsilon[poor], direction)
             aside = upper < self._product(other(direction)).estimate(epsilon[poor]) - _ASIDE
             rows[1:, poor[aside]] = upper[aside]
@@ -165,14 +165,14 @@ class ProductCurve(Curve):
         if poor.size:
             found = self.bracket.log_delta(epsilon[poor], direction)
             rows[:, poor] = found.lower, found.value, found.upper
-        # what holds at one ε holds beyond (upper) and before it (lower)
+        # δ decreases: an upper bound at one ε holds for all larger ε, a lower bound for all smaller ones
         rows[2] = np.minimum.accumulate(rows[2])
         rows[0] = np.minimum(np.maximum.accumulate(rows[0][::-1])[::-1], rows[2])
         rows[1] = np.clip(rows[1], rows[0], rows[2])
         return rows
 
     def exactly(self, epsilon: Array, direction: Direction) -> Array:
-        """Lower, value, upper of log δ at increasing ε ≥ 0 by Mellin inversion alone; −∞, −∞, 0 where it has none."""
+        """Lower, value, upper of log δ at increasing ε ≥ 0 by Mellin inversion alone; −∞, −∞, 0 where it fails."""
         product = self._product(direction)
         log, error = np.full(epsilon.size, -np.inf), np.full(epsilon.size, np.inf)
         laid = np.zeros(epsilon.size, dtype=bool)
@@ -195,7 +195,7 @@ class ProductCurve(Curve):
 
     @staticmethod
     def _read(sheet: Lines, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """Log δ and its absolute error from a sheet, which has log E(X − K)₊ or log E(K − X)₊."""
+        """Log δ and its absolute error from a sheet, which holds log E(X − K)₊ or log E(K − X)₊."""
         sign = 1.0 if direction == REMOVE else -1.0
         log, relative = sheet.log_value(sign * epsilon)
         log = np.minimum(log if direction == REMOVE else log + epsilon, 0.0)

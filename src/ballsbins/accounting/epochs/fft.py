@@ -1,5 +1,4 @@
-"""The curve of a product of discrete pairs by an exponentially tilted FFT, with bounds on all that FFT does
-wrong.
+"""The curve of a product of discrete pairs by an exponentially tilted FFT, with bounds on all errors of the FFT.
 
 Let r = Π* p_j^{*n_j} be the law of the summed loss under P (atoms on the lattice of spacing h). For θ ≥ 0 and
 κ(θ) = Σ_j n_j log Σ_i p_{j,i} e^{θε_i}, the tilted laws p̃ = p e^{θε}/Σ… are probabilities, r̃ = Π* p̃ = r
@@ -8,16 +7,15 @@ e^{θε−κ}, and
     δ(ε) = e^{κ−θε} Σ_{ε_k>ε} r̃_k e^{−θ(ε_k−ε)} (1 − e^{−(ε_k−ε)})  +  (mass at infinity).
 
 With κ′(θ) = ε the sum is over the *bulk* of r̃, so that an absolute error of 10⁻¹⁵ in r̃ is a relative one in
-δ, however small δ is. Less tilt does as long as δ's share of r̃ stays well above rounding, and one θ serves a
-range of ε.
+δ, however small δ is. A smaller tilt is enough as long as δ's share of r̃ stays well above rounding, and one θ
+serves a range of ε.
 
-What is bounded (Higham, Accuracy and Stability of Numerical Algorithms, thm 24.2: ‖fft(x) − computed‖₂ ≤
+These errors are bounded (Higham, Accuracy and Stability of Numerical Algorithms, thm 24.2: ‖fft(x) − computed‖₂ ≤
 e_N‖fft(x)‖₂ with e_N ≈ 7u·log₂N):
 - rounding of r̃ in any one cell, by Cauchy–Schwarz on the inverse transform of Π z_j^{n_j}:
   D = (e_N + 4nu)·‖r̃‖₂ + Σ_j n_j e_N ‖p̃_j‖₂ ‖(|z_j|+Δ)^{n_j−1} Π_{i≠j}|z_i|^{n_i}‖₂/√N;
-- mass outside of the window of N cells, by Chernoff with the exact κ: what is above is missed, what is
-  outside is wrapped into the window; the weight of such mass is at most max_x e^{−θx}(1−e^{−x}) =
-  θ^θ/(1+θ)^{1+θ};
+- mass outside the window of N cells, by Chernoff with the exact κ: mass above the window is missed, and mass
+  outside is wrapped into it; the weight of such mass is at most max_x e^{−θx}(1−e^{−x}) = θ^θ/(1+θ)^{1+θ};
 - rounding of log p + θε − κ, relative.
 The upper bound adds these, the lower one subtracts them.
 """
@@ -39,33 +37,33 @@ from ballsbins.accounting.epochs.survey import Atoms, Cumulants
 from ballsbins.errors import AccuracyError
 
 # B30, …: docs/derivation.md.
-MAX_CELLS = 2**23  # of a transform: 64 MB
+MAX_CELLS = 2**23  # most cells of a transform: 64 MB
 _FFT = 7  # roundings per level of a transform, Higham's theorem 24.2 (B30)
-_PRODUCT = 4  # of a power of a spectrum: three per factor for complex products, and one (B30)
-_TILT = 4  # of log p + θε − κ, besides its size (B30)
-_SUMS = 8 * U  # of the final sums: bits of the count, and what was added up in exponents (B30)
-_CHERNOFF = 64 * U  # of κ, for Chernoff's bound alone (B33)
-# Choices, which the stated error makes up for:
+_PRODUCT = 4  # roundings of a power of a spectrum: three per factor for complex products, and one (B30)
+_TILT = 4  # roundings of log p + θε − κ, besides its size (B30)
+_SUMS = 8 * U  # rounding of the final sums: bits of the count, and what was added up in exponents (B30)
+_CHERNOFF = 64 * U  # rounding of κ, for Chernoff's bound alone (B33)
+# The rest are choices; the stated error covers their effect:
 _SMALLEST_TILT, _LARGEST_TILT, _TILT_PER_CELL = 1e-9, 1e9, 40  # of θ; a tilt of e⁴⁰ per cell leaves one cell
-_TRIES = 8  # for a sheet that costs no more than it may
-# of ε: lower losses than all others could bring up to this are left out (the sheet may reach so far)
+_TRIES = 8  # attempts to find a sheet whose costs are within their limits
+# fraction of ε: leave out losses so low that all others together cannot reach it (a sheet may go down to there)
 _RELEVANT = 0.8
-_CUT, _CUT_MORE = 14, 3  # e-folds below δ at which single losses are trimmed; and e-folds more if that shows
-_AROUND = 0.2  # of ε, at most, that is served to either side
-_NEAR_SADDLE = 0.7  # of the saddle: from there the tilt goes to the saddle itself
-_OUTSIDE, _OUTSIDE_MORE, _MOST_OUTSIDE = 10, 3, 80.0  # e-folds that mass outside of the window is below δ
-_LEAST_SADDLE = 0.1  # where that counts relative to the slope of log δ
-_FARTHEST, _STRETCH = 6, 1.5  # deviations above the mean, or times ε, up to which one tilt serves
-# rounding per step; of δ; e-folds between
+_CUT, _CUT_MORE = 14, 3  # trim single losses this many e-folds below δ, and at this many more if that shows
+_AROUND = 0.2  # a sheet serves at most this fraction of ε to either side
+_NEAR_SADDLE = 0.7  # from this fraction of the saddle on, the next tilt is the saddle itself
+_OUTSIDE, _OUTSIDE_MORE, _MOST_OUTSIDE = 10, 3, 80.0  # e-folds by which mass outside the window is below δ
+_LEAST_SADDLE = 0.1  # least slope of log δ assumed for that
+_FARTHEST, _STRETCH = 6, 1.5  # one tilt serves up to this many deviations above the mean, or times ε
+# rounding per step; wanted error of δ; least and most e-folds between the two
 _NOISE, _WANTED, _LEAST_MARGIN, _MOST_MARGIN = 2e-14, 1e-5, 1.0, 14.0
-_BISECTIONS = 8  # for the least tilt
-_EDGE_POWERS = range(-6, 31)  # of √2, in units of one over the deviation: tilts tried for Chernoff's bound
+_BISECTIONS = 8  # halvings to find the least tilt
+_EDGE_POWERS = range(-6, 31)  # tilts tried for Chernoff's bound: powers of √2 over the deviation
 
 Spectrum = NDArray[np.complexfloating]
 
 
 class WindowError(AccuracyError):
-    """The composed loss spreads over more cells than a transform should have."""
+    """The composed loss spreads over more cells than a transform may have."""
 
 
 def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
@@ -83,8 +81,8 @@ def compose(
 ) -> Stretch:
     """The curve of Π pair_j^{n_j} in the direction (P, Q), from ε up to at most `stop`.
 
-    `accuracy` is what is wanted in ε: rounding, window and trimming are to cost at most a tenth of it each. The
-    first choices are estimates; where they cost more, less is trimmed, the tilt moves to the saddlepoint, the
+    `accuracy` is the accuracy wanted in ε: rounding, window and trimming may each cost at most a tenth of it. The
+    first choices are estimates. If they cost more, less is trimmed, the tilt moves to the saddlepoint, or the
     window grows.
     """
     h = pairs[0][0].h
@@ -103,7 +101,7 @@ def compose(
             if math.isinf(log_cut):
                 log_cut = attempt.guess - math.log(steps) - _CUT
                 attempt = _Attempt.of(_trimmed(pairs, log_cut, upper=upper), epsilon, h, accuracy)
-        # Nearby questions are likely to follow: serve a standard deviation around ε too.
+        # Nearby questions are likely to follow, so also serve a standard deviation around ε.
         around = min(attempt.deviation, _AROUND * epsilon)
         span = (max(0.0, epsilon - around), max(stop, epsilon + around))
         sheet = _compose(attempt, span, math.log(steps) + log_cut, upper=upper, extended=extended)
@@ -131,7 +129,7 @@ def compose(
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The factors without what does not matter, a tilt, and the log of the mass outside of the window."""
+    """The factors without negligible losses, a tilt, and the log of the mass outside the window."""
 
     pairs: Sequence[tuple[Pair, int]]
     atoms: Sequence[Atoms]
@@ -144,7 +142,7 @@ class _Attempt:
 
     @staticmethod
     def of(pairs: Sequence[tuple[Pair, int]], epsilon: float, h: float, accuracy: float) -> _Attempt:
-        """By estimates, at one ε."""
+        """Make an attempt from estimates at one ε."""
         atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
         cumulants = Cumulants([a.lumped() for a in atoms])
         saddle = cumulants.solve(epsilon, _TILT_PER_CELL / h)
@@ -157,9 +155,9 @@ class _Attempt:
 
 
 def _trimmed(pairs: Sequence[tuple[Pair, int]], log_cut: float, *, upper: bool) -> list[tuple[Pair, int]]:
-    """The pairs without the largest losses, of mass up to e^{log_cut} each: at infinity (upper) or left out.
+    """The pairs without the largest losses, of mass up to e^{log_cut} each: moved to infinity (upper) or left out.
 
-    A heavy tail would otherwise draw the tilted law away to losses that δ(ε) does not depend on.
+    A heavy tail would otherwise pull the tilted law towards losses that δ(ε) does not depend on.
     """
     kept = []
     for pair, count in pairs:
@@ -176,7 +174,7 @@ def _trimmed(pairs: Sequence[tuple[Pair, int]], log_cut: float, *, upper: bool) 
 
 
 def _relevant(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> list[tuple[Pair, int]]:
-    """The pairs without losses so low that all others at their largest would not bring the sum above ε."""
+    """The pairs without losses so low that the sum cannot exceed ε, even with all other losses at their largest."""
     most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
     kept = []
     for pair, count in pairs:
@@ -201,8 +199,8 @@ def _compose(
     low, below = _edge(atoms, cumulants, theta, deviation, -outside)
     edge, above = _edge(atoms, cumulants, theta, deviation, outside)
     low, edge = min(low, epsilon), max(edge, stop)
-    # Cells from ε up to `high` are read. The weight of what is above them is at most e^{−θ(high−ε)}, and what
-    # is above ε plus the length of the window is wrapped into them.
+    # Cells from ε up to `high` are read. Mass above them has a weight of at most e^{−θ(high−ε)}. Mass above ε plus
+    # the length of the window is wrapped into them.
     high = min(edge, stop + outside / theta) if theta > 0 else edge
     missed = above if high == edge else np.logaddexp(above, -outside - _log_peak(theta))
     origin = sum(count * pair.offset for pair, count in pairs)
@@ -255,7 +253,7 @@ def _log_peak(theta: float) -> float:
 
 
 def log_infinity(pairs: Sequence[tuple[Pair, int]]) -> float:
-    """Log of the mass of the product of P where that of Q has none, or a little more."""
+    """Log of the mass that the product of P has where the product of Q has none, or slightly more."""
     return float(np.logaddexp.reduce([math.log(count) + pair.log_p_infinity for pair, count in pairs]))
 
 
@@ -265,7 +263,7 @@ def _least_tilt(
     """The least θ at which rounding should not matter at ε, and the log of δ's share of r̃ there.
 
     At tilt θ that share is e^{log δ(ε) − κ(θ) + θε}, and rounding in r̃ about 10⁻¹⁴·n·√(deviation/h) of its
-    maximum. A small θ is better: rare large losses are then rare in r̃ too, and the window is small.
+    maximum. A small θ is better: rare large losses then stay rare in r̃, and the window is small.
     """
     _, _, variance = cumulants.at(0.0)
     steps = sum(a.count for a in cumulants.atoms)
@@ -287,11 +285,10 @@ def _least_tilt(
 def _edge(
     atoms: Sequence[Atoms], cumulants: Cumulants, theta: float, deviation: float, outside: float
 ) -> tuple[float, float]:
-    """Where the window may end on one side, and the log of the tilted mass beyond (Chernoff), or the end of
-    all mass.
+    """Where the window may end on one side (at most the end of all mass), and the log of the tilted mass beyond.
 
-    For t > 0, the tilted mass above x is at most e^{κ(θ+t)−κ(θ)−tx}: solve for x at mass e^{−|outside|}. The
-    sign of `outside` is that of the side.
+    By Chernoff, for t > 0, the tilted mass above x is at most e^{κ(θ+t)−κ(θ)−tx}: solve for x at mass
+    e^{−|outside|}. The sign of `outside` chooses the side.
     """
     sign = math.copysign(1.0, outside)
     support = sum(a.count * float(a.epsilon[-1] if sign > 0 else a.epsilon[0]) for a in atoms)
@@ -319,9 +316,9 @@ def _convolve(
     first: int,
     extended: bool,
 ) -> tuple[Array, float, float]:
-    """r̃ on the cells first … first+n−1 (cyclically), the bound D on its rounding, the relative one on p̃.
+    """r̃ on the cells first … first+n−1 (cyclically), the bound D on its rounding, and the relative bound on p̃.
 
-    With `extended` the way to the product of spectra, whose errors count n times, is in long doubles.
+    With `extended`, everything up to the product of spectra is in long doubles, because those errors count n times.
     """
     real = np.longdouble if extended else np.float64
     u = float(np.finfo(real).eps) / 2
@@ -332,7 +329,7 @@ def _convolve(
         tilted = np.exp(a.log_p + theta * a.epsilon - log_moment)
         size = float(tilted @ (np.abs(a.log_p) + theta * np.abs(a.epsilon)))
         rounding += 2 * U * count * (size + abs(log_moment) + _TILT)
-        # The largest atom goes to cell 0, where its transform is a constant and has no rounding error.
+        # Put the largest atom into cell 0, where its transform is a constant without rounding error.
         largest = int(tilted.argmax())
         centre = int(pair.index[largest])
         offset += count * centre

@@ -2,18 +2,18 @@
 
 One step of Poisson subsampling with q = 1/T has its loss in [log(1−q), ∞), nearly always close to the left
 end. On a lattice of spacing h ≫ q that contains 0, nothing useful lies below its curve: the bulk would have
-to go to −h. But the lattice may be shifted. Let u(K) = c(K) − (1 − K) = E(K − S)₊, convex, 0 up to K = 1−q.
+to move to −h. But the lattice can be shifted. Let u(K) = c(K) − (1 − K) = E(K − S)₊, convex, 0 up to K = 1−q.
 Take a line ℓ ≤ u, nearly a tangent, and let the lattice begin where ℓ = 0:
 
     K_0 = e^{−τ} the zero of ℓ,     K_i = K_0 e^{ih},     g = 1 − K up to K_0,   g(K_1) − (1 − K_1) ≤ ℓ(K_1),
 
 and to the right of K_1 as in polygons.py. Between K_0 and K_1 the polygon is at most 1 − K + ℓ, hence below
-c. Seen as a rounding, all S left of the tangent's point go to their mean K_0, exactly; what is rare and lies
-between K_0 and K_1 is merged with as much of the bulk as brings its mean to a lattice point. The product of n
-such pairs lives on the lattice shifted by −nτ.
+c. Seen as a rounding of S, all S left of the point of tangency move exactly to their mean K_0. Rare values between
+K_0 and K_1 are merged with just enough of the bulk to bring their mean to a lattice point. The product of n such
+pairs lives on the lattice shifted by −nτ.
 
-With h < τ the lattice need not be shifted but only chosen so that it contains −τ (`polygons.bracket` with a
-`support`): the polygon begins there.
+If h < τ, the lattice need not be shifted. It is enough that it contains −τ, where the polygon then begins
+(`polygons.bracket` with a `support`).
 
 **The line.** From bounds L ≤ u ≤ U at increasing x_0 < x_1 < … : with slope m = (L_b − U_a)/(x_b − x_a) of
 two neighbours a < b, M = (U_b − L_a)/(x_b − x_a), and m₋ the slope m of the pair before, convexity gives
@@ -48,11 +48,12 @@ from ballsbins.accounting.epochs.polygons import (
     stored_error,
 )
 
-_POINTS, _FIRST = 400, 1e-4  # where u is looked at: how often, and how close to the edge first; a choice
-# of u as a sum of exponentials; of the edge itself (B1 of docs/derivation.md)
+# points at which u is evaluated: how many, and how close to the edge the first is; a choice
+_POINTS, _FIRST = 400, 1e-4
+# rounding of u as a sum of exponentials, and of the edge itself (B1 of docs/derivation.md)
 _ROUNDING, _EDGE = 32 * U, 8 * U
-_LEAST_SLOPE = 0.02  # of a line: a flatter one would leave the bulk at the edge
-_GATHERED = 0.3  # of Q within h of the edge is a good part
+_LEAST_SLOPE = 0.02  # least slope of a line: a flatter one would leave the bulk at the edge
+_GATHERED = 0.3  # losses gather at the edge if more than this part of Q lies within h of it
 
 
 def pair_below(curve: Curve, h: float, far: float, spacing: Callable[[float], float], edge: float) -> Pair:
@@ -82,7 +83,7 @@ def _points(h: float, far: float, spacing: Callable[[float], float]) -> NDArray[
 
 
 def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, float]]:
-    """(τ, slope) of lines below u that touch it at places further and further right."""
+    """(τ, slope) of lines below u that touch it at points from left to right."""
     width = -math.expm1(-edge)  # u = 0 up to K = 1 − width
     x = np.concatenate([[0.0], width * np.geomspace(_FIRST, 2 * math.expm1(h) / width + 2, _POINTS)])
     epsilon = np.log1p(x - width)
@@ -113,7 +114,7 @@ def _supporting_lines(curve: Curve, h: float, edge: float) -> list[tuple[float, 
 
 
 def gathers(curve: Curve, h: float, edge: float) -> bool:
-    """Whether a good part of Q has its loss within h of the edge; u there is about h times that part."""
+    """Whether a large part of Q has its loss within h of the edge; u there is about h times that part."""
     if h >= edge:
         return True
     log_u = curve.log_delta(np.array([edge - h]), ADD).upper[0] - (edge - h)
@@ -134,7 +135,7 @@ def support(curve: Curve, h: float, edge: float) -> tuple[float, float]:
 
 
 def _finish(h: float, index: NDArray[np.int64], log_v: Array, offset: float) -> Pair:
-    """Masses of the hull, checked against the curve they should be below."""
+    """The pair with the masses of the hull, checked to lie below the curve."""
     epsilon = np.asarray(h * index + offset, dtype=np.float64)
     on, log_mass = hull(epsilon, h * np.diff(index), log_v)
     if not on[0]:

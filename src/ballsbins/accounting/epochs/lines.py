@@ -1,14 +1,15 @@
 """Integrals along vertical lines in the plane of u, summed for many K at once, with the error they make.
 
 With the step Δy = 2π/P the trapezoidal sum adds to the tilted curve e^{(c−1)k} v(k) its own images at distances P in
-k. The part of them that is linear in K is known in closed form and subtracted; what is left is seen by leaving out
-every second term, which halves the period.
+k. The part of the images that is linear in K is known in closed form and subtracted. Leaving out every second term
+halves the period, which shows the size of the rest.
 
 **The error** of a value is the sum of: rounding, 2⁻⁵³ times the sum of |terms| weighted with the size of what was
 added up in the exponent; aliases of the moments; the end of the line; images; powers of jumps left out; and the
-relative error η of the curves of single runs. The last is simple. As a functional of the curve v of one run, all
-others fixed, E(X − K)₊ is f(1) + ∫ f″ v with f″ ≥ 0, and f(1) is its value without that run. So an η of each of n
-runs is one of at most η·n·(1 − δ_{n−1}/δ_n) ≤ η·n of the result; that factor is one more integral on the same line.
+relative error η of the curves of single runs. The last part is simple. As a functional of the curve v of one run, all
+others fixed, E(X − K)₊ is f(1) + ∫ f″ v with f″ ≥ 0, and f(1) is its value without that run. So an error η in each of
+n runs causes an error of at most η·n·(1 − δ_{n−1}/δ_n) ≤ η·n in the result; that factor is one more integral on the
+same line.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
 from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.one_epoch.quadrature import complex_log1p
 
-_ABOVE = 1.01  # a little more than 1, for what was computed itself
-_LEAST_SHARE = 1e-3  # of the error of single curves that every product is charged with
-_CRUDE = 0.1  # a relative error beyond which a value has no digit
-_GONE = 1e-20  # of the largest term of a line: nothing that is smaller from there on is kept
+_ABOVE = 1.01  # a little more than 1, to allow for the error of a computed value
+_LEAST_SHARE = 1e-3  # every product is charged at least this fraction of the error of single curves
+_CRUDE = 0.1  # a value with a larger relative error has no correct digit
+_GONE = 1e-20  # a line ends where all later terms are below this fraction of the largest
 _FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
-_LARGEST_LOG = 300.0  # of a number that is to be a double
+_LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
 
 
 class NoLine(Exception):  # noqa: N818
-    """No line can be had that states its error."""
+    """No line was found whose error can be stated."""
 
 
-ANY = -1  # jumps: one or more of them, all together
+ANY = -1  # in place of a number of jumps: all terms with one or more jumps together
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Term:
     """One power of z: how many jumps, the saddle, the height of the integrand there, and the value to expect."""
 
     jumps: int
-    k: float  # for which all of this is
+    k: float  # the log K that all of this applies to
     c: float
     height: float
     estimate: float
@@ -53,7 +54,7 @@ class Term:
 
     @classmethod
     def lowest(cls, jumps: int, k: float, away: Array, height: Array, *, right: bool) -> Term:
-        """The best of some candidates `away` from 1 (right) or 0, moved to the lowest point of a parabola."""
+        """The best of the candidates at distances `away` from 1 (right) or 0, refined by a parabola."""
         at = int(np.clip(np.argmin(height), 1, height.size - 2))
         x, y = np.log(away[at - 1 : at + 2]), height[at - 1 : at + 2]
         first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
@@ -71,11 +72,11 @@ class Way:
     split: Split | None
     terms: list[Term]
     together: float
-    dropped: float = -math.inf  # log of the height of all others
+    dropped: float = -math.inf  # log of the height of all other terms
 
     @property
     def height(self) -> float:
-        """Of the largest of them."""
+        """The height of the largest term."""
         return max(term.height for term in self.terms)
 
 
@@ -85,11 +86,10 @@ class Line:
 
     c: float
     period: float
-    integrand: (
-        Complex  # M(u)/(u(u−1)) e^{−scale}, halved at y = 0; second row: its derivative by the size of all v
-    )
+    # M(u)/(u(u−1)) e^{−scale}, halved at y = 0; second row: its derivative by the size of all v
+    integrand: Complex
     scale: float
-    parity: bool  # whether the law that is inverted has mass and mean 1; with jumps both are 0
+    parity: bool  # whether the inverted law has mass and mean 1; with jumps both are 0
     slack: float  # absolute error of the sum in units of e^{scale + (1−c)k}, besides rounding of y·k
     weight: float  # Σ|terms|, in the same units
     turning: float  # Σ|terms|·y, likewise
@@ -97,7 +97,7 @@ class Line:
     def value(self, k: Array) -> tuple[Array, Array, Array, Array]:
         """(log of the unit, value, growth, error) at each k, all but the first in that unit.
 
-        Every second term alone has half the period: the distance of the two sums shows the images at that distance.
+        The sum of every second term has half the period, so its distance from the full sum shows the images there.
         """
         unit = self.scale + (1.0 - self.c) * k
         total, growth = self._sum(self.integrand, self.period, k)
@@ -130,7 +130,7 @@ class Line:
         padded[:, :size] = integrand
         inner = np.exp(np.outer(np.arange(width), -1j * step * k))
         outer = np.exp(np.outer(np.arange(rows), -1j * step * width * k))
-        # row by row: each product is too small to wake a second thread
+        # row by row: each product is too small to start a second thread
         sums = (padded.reshape(2, rows, 1, width) @ inner)[:, :, 0, :]
         return np.asarray((step / math.pi) * (sums * outer).sum(axis=1).real)
 
@@ -147,15 +147,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """All lines for the K around one, and the relative error that they have in common."""
+    """All lines for the K around one place, and the relative error that they share."""
 
     lines: Sequence[Line]
-    count: int  # of all runs
-    relative: float  # error of the curves of single runs
-    log_rest: float  # log of what was left out
+    count: int  # number of all runs
+    relative: float  # relative error of the curves of single runs
+    log_rest: float  # log of everything that was left out
 
     def log_value(self, k: Array) -> tuple[Array, Array]:
-        """Log of the value and its relative error, ∞ where it has no digit."""
+        """Log of the value and its relative error, which is ∞ where no digit is correct."""
         found = [line.value(k) for line in self.lines]
         unit = np.max([part[0] for part in found], axis=0)
         total = np.sum([part[1] * np.exp(part[0] - unit) for part in found], axis=0)
@@ -182,9 +182,9 @@ def _powers(series: Any, ratio: Any, count: int) -> Any:
 
 
 def _any_jumps(parts: Sequence[tuple[Part, int]]) -> tuple[Complex, Complex, Array]:
-    """(M^n − M_body^n)/M_body^n, so all powers of z but the first; its derivative by the size of all v; its error.
+    """(M^n − M_body^n)/M_body^n, all powers of z but the first; its derivative by the size of all v; its error.
 
-    As a function of M_body and J its derivatives are n(M^{n−1} − M_body^{n−1}) and nM^{n−1}.
+    The derivatives of M^n − M_body^n by M_body and J are n(M^{n−1} − M_body^{n−1}) and nM^{n−1}.
     """
     split = [
         (1.0 + part.body.value, part.body, part.jump, count) for part, count in parts if part.jump is not None
@@ -200,14 +200,14 @@ def _any_jumps(parts: Sequence[tuple[Part, int]]) -> tuple[Complex, Complex, Arr
 
 
 def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple[Line, float, float]:
-    """The integrand from the moments: the line, the relative error of the curves, and what is beyond its end."""
+    """Build a line from the moments: the line, the relative error of the curves, and what lies beyond its end."""
     y = grid.y
     u = term.c + 1j * y
     log_m, spread = np.zeros(u.shape, dtype=complex), np.zeros(u.shape)
     series = np.zeros((max(term.jumps, 0) + 1, u.size), dtype=complex)
     series[0] = 1.0
     growth, relative, ends = np.full(u.shape, max(term.jumps, 0) + 0j), 0.0, 0.0
-    absolute = np.zeros(u.shape)  # error that is not relative to the term itself, in units of M_body^n
+    absolute = np.zeros(u.shape)  # errors that are not relative to the term itself, in units of M_body^n
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         for part, count in parts:
             modulus = np.maximum(np.abs(1.0 + part.body.value), TINY)

@@ -1,8 +1,8 @@
-"""Privacy curves as privacy loss distributions of dp_accounting, to compose with anybody's.
+"""Privacy curves as privacy loss distributions of dp_accounting, to compose with other mechanisms.
 
-The masses are those of the pairs above (pessimistic) and below (optimistic) the curve, (`polygons`): a
-provable bound with second-order error, unlike rounding losses up or down. The curve's bounds are moved apart
-by a relative 10⁻¹¹ first, more than the rounding of the masses, because dp_accounting knows no such error.
+The masses are those of the pairs above (pessimistic) and below (optimistic) the curve (`polygons`): a provable
+bound with second-order error, unlike rounding losses up or down. First the curve's bounds are moved apart by a
+relative 10⁻¹¹, more than the rounding of the masses, because dp_accounting does not account for rounding.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ballsbins.errors import AccuracyError
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-TAIL = -50.0  # log δ where the distribution ends; what is beyond is at infinity, or left out
-INTERVAL = 1e-4  # of losses, as dp_accounting has it
-_MARGIN = 1e-11  # by which the curve's bounds move apart: more than the rounding of masses (B29)
-_MOST_POINTS = 20_000_000  # dp_accounting needs them all
-_FINER = 0.3  # of the usual width of cells: every lattice point is held anyway, so fine cells cost nothing
-_TOO_WIDE = 0.1  # of the typical loss: a wider interval is what went wrong
-_ADVISED = 500  # points over all losses, in the interval that is advised
+TAIL = -50.0  # log δ where the distribution ends; the mass beyond goes to infinity, or is left out
+INTERVAL = 1e-4  # spacing of losses, the default of dp_accounting
+_MARGIN = 1e-11  # the curve's bounds move apart by this, relative: more than the rounding of masses (B29)
+_MOST_POINTS = 20_000_000  # dp_accounting holds every point in memory
+_FINER = 0.3  # relative to the usual width of cells: every point is held anyway, so fine cells cost nothing
+_TOO_WIDE = 0.1  # if the interval exceeds this fraction of the typical loss, its width caused the failure
+_ADVISED = 500  # the advised interval has this many points over all losses
 
 
 def privacy_loss_distribution(
     curve: Curve, h: float = INTERVAL, *, pessimistic: bool = True
 ) -> PrivacyLossDistribution:
-    """Both directions as dp_accounting holds them."""
+    """Both directions as a distribution of dp_accounting."""
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
     pair = _pairs(curve, h)[1 if pessimistic else 0]

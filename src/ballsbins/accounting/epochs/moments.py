@@ -1,16 +1,16 @@
 """Moments M(u) = E[S^u] of the likelihood ratio S of one run, along vertical lines u = c + iy.
 
 **From a privacy curve.** With v(k), k = log K, the out-of-the-money value (δ_remove(k) for k ≥ 0, e^k δ_add(−k) for
-k < 0), two partial integrations give M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v(k) dk, for every u. On a lattice k_j = jh that
-contains 0 the kink of v at 0 has a trapezoidal error in closed form, and what is left is analytic:
+k < 0), integrating by parts twice gives M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v(k) dk, for every u. On a lattice k_j = jh
+that contains 0, the trapezoidal error from the kink of v at 0 is known in closed form, and the rest is analytic:
 
     M(u) − 1 = u(u−1)·h·Σ_j e^{(u−1)k_j} v(k_j) + expm1(ℓ(uh/2) + ℓ((u−1)h/2) − ℓ(h/2)),     ℓ(x) = log(x/sinh x),
 
-up to aliases of M at the distance 2π/h, which the same sum over every second point shows. All terms of the sum are
-positive at real u: relative accuracy of v is relative accuracy of M − 1, however small that is. All y of a line are
-one fast Fourier transform.
+up to aliases of M at the distance 2π/h, which the same sum over every second point reveals. All terms of the sum
+are positive at real u, so the relative accuracy of v is that of M − 1, however small M − 1 is. One fast Fourier
+transform gives all y of a line.
 
-Jumps may be split off (`survey`).
+Jumps can be split off (`survey`).
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ from ballsbins.accounting.epochs.survey import Split, Survey, lowest_before_bump
 
 Complex = NDArray[np.complex128]
 
-DEEP = 50.0  # terms below e^−50 of the largest are left out
-_MOST_POINTS = 2**17  # of one lattice
-_SLIGHT = 14.0  # a share below e^−14 of the largest term is next to none
-_RESOLVED = 1e-6
+DEEP = 50.0  # leave out terms below e^−50 of the largest
+_MOST_POINTS = 2**17  # most points of one lattice, to limit time and memory
+_SLIGHT = 14.0  # a term below e^−14 of the largest has almost no weight
+_RESOLVED = 1e-6  # below this, an error that no longer falls is taken to be rounding
 _SETTLED = 1e-14  # aliases of this size are not worth a finer lattice
-FIRST_FLOOR = -110.0  # log v down to which a run is looked at first: enough for δ = 10⁻⁶ after many runs
-SPREAD = 2.5  # of a Gaussian, ½E|X| is 0.4 deviations: its inverse
-LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that is to be a double
-TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
-_FIRST_SPACING = 0.25  # of the spread: fine enough for most runs, and every second point shows it
-_RATIOS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0)  # of lattices that share points: spacings are powers of 2
-_LEVEL, _STEADY = 1e-3, 1e-6  # changes of a logarithm over a cell below which the mean of both ends will do
-_SERIES = 0.25  # |x| up to which seven terms of the series of log(x/sinh x) have all digits
-_NO_LONGER = 0.2  # an error that falls by less than this factor has come down to rounding
-_POWER = 1.4  # of the distance of two trapezoidal sums that bounds the error of the finer
+FIRST_FLOOR = -110.0  # log v down to which a run is surveyed first: enough for δ = 10⁻⁶ after many runs
+SPREAD = 2.5  # deviation over ½E|X| of a Gaussian, whose ½E|X| is 0.4 deviations
+LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that must fit into a double
+TINY = 1e-300  # near the least double: keeps logarithms and quotients finite
+_FIRST_SPACING = 0.25  # as a fraction of the spread: fine enough for most runs; every second point checks it
+_RATIOS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0)  # ratios of lattices that share points: spacings are powers of 2
+# if a logarithm changes by less over a cell, the mean of both ends (_LEVEL) or one end (_STEADY) is enough
+_LEVEL, _STEADY = 1e-3, 1e-6
+_SERIES = 0.25  # largest |x| for which seven terms of the series of log(x/sinh x) have all digits
+_NO_LONGER = 0.2  # an error that falls by less than this factor is down to rounding
+_POWER = 1.4  # power of the distance of two trapezoidal sums that bounds the error of the finer one
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The points u = c + 2πil/P, l = 0 … `highest`, of a line. P is a few times a power of 2: lattices fit."""
+    """The points u = c + 2πil/P, l = 0 … `highest`, of a line. P is a few times a power of 2, so lattices fit."""
 
     period: float
     highest: int
 
     @classmethod
     def covering(cls, period: float, end: float) -> Grid:
-        """A period of at least that length, and y up to `end` or a little more."""
+        """A grid whose period is at least `period`, with y up to `end` or a little more."""
         unit = _unit(period)
         period = unit * math.ceil(period / unit)
         return cls(period, max(8, math.ceil(end * period / (2.0 * math.pi))))
@@ -64,30 +65,30 @@ class Grid:
         return np.asarray((2.0 * math.pi / self.period) * np.arange(self.highest + 1))
 
     def farther(self) -> Grid:
-        """Twice as far."""
+        """The same line, twice as far."""
         return Grid(self.period, 2 * self.highest)
 
     def lattice(self, h: float) -> tuple[int, float]:
-        """Points to the period and spacing of a lattice no wider than h that tells all these y apart, twice over."""
+        """Points per period and spacing, at most h, of a lattice that resolves all these y twice over."""
         h = min(_unit(self.period), 2.0 ** math.floor(math.log2(min(h, self.period / (4 * self.highest)))))
         return round(self.period / h), h
 
 
 def _unit(period: float) -> float:
-    """The widest spacing of a lattice: the power of 2 of which a period has 16 to 32."""
+    """The widest spacing of a lattice: a power of 2 that fits 16 to 32 times into a period."""
     return float(2.0 ** math.floor(math.log2(period / 16)))
 
 
 @dataclass(frozen=True)
 class Transform:
-    """Values along a line with their absolute error; `relative` is that of the curve below them."""
+    """Values along a line with their absolute error; `relative` is the relative error of the underlying curve."""
 
     value: Complex
     error: Array
     h: float
     relative: float
-    ends: float  # of the integrand at the ends of the lattice, relative to its largest value
-    settled: bool  # no finer lattice is to be had
+    ends: float  # size of the integrand at the ends of the lattice, relative to its largest value
+    settled: bool  # whether no finer lattice is available
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def log_sinhc(x: Complex) -> Complex:
 
 
 def log_integrals(position: Array, log_f: Array, tilts: Array) -> Array:
-    """Log ∫ f(x) e^{tx} dx over all of `position` for every tilt t, f taken to be exponential between its points."""
+    """Log ∫ f(x) e^{tx} dx over all of `position` for every tilt t; f is taken to be exponential between points."""
     tilted = np.multiply.outer(tilts, position)
     tilted += log_f
     most = tilted.max(axis=1)
@@ -132,12 +133,12 @@ def log_integrals(position: Array, log_f: Array, tilts: Array) -> Array:
 
 
 def weighted_error(error: Array, log_share: Array) -> float:
-    """The largest relative error of a value, those of next to no weight counted by their weight."""
+    """The largest relative error of a value; values with almost no weight count in proportion to their weight."""
     return float((error * np.exp(np.minimum(log_share + _SLIGHT, 0.0))).max())
 
 
 def _kink(u: Complex, h: float) -> Complex:
-    """What the trapezoidal rule with spacing h makes of the kink of v at 0."""
+    """The contribution of the kink of v at 0 to the trapezoidal rule with spacing h."""
     return np.expm1(
         log_sinhc(0.5 * h * u) + log_sinhc(0.5 * h * (u - 1.0)) - log_sinhc(np.array([0.5 * h + 0j]))
     )
@@ -146,7 +147,7 @@ def _kink(u: Complex, h: float) -> Complex:
 def refined(
     transform: Callable[[float], Transform], h: float, worst: Callable[[Transform], float]
 ) -> Transform:
-    """With h halved until its error is that of rounding: below `_SETTLED`, or small and no longer falling."""
+    """Halve h until only rounding is left: the error is below `_SETTLED`, or small and no longer falling."""
     found = transform(h)
     error = worst(found)
     while error > _SETTLED and not found.settled:
@@ -158,31 +159,31 @@ def refined(
 
 
 class Moments:
-    """What the moments of a run have in common; `loss` and `log_v` are a first look at its v(k)."""
+    """The interface and shared code of all moments of a run; `loss` and `log_v` are a first look at its v(k)."""
 
     loss: Array
     log_v: Array
-    bounded: bool  # whether there is a least loss, and it is within what was looked at
-    least: float  # no loss is below that; −∞ if that is not known
-    spread: float  # about the standard deviation of the loss, rare large ones left aside
-    spacing: float  # of the lattice to begin with
+    bounded: bool  # whether there is a least loss within the surveyed range
+    least: float  # no loss is below this; −∞ if no such bound is known
+    spread: float  # about the standard deviation of the loss, without rare large losses
+    spacing: float  # spacing of the first lattice
 
     def reach(self, floor: float) -> None:
         """Survey out to where log v is below `floor`, on both sides."""
         raise NotImplementedError
 
     def sharpen(self) -> bool:
-        """Look again, more closely; False if there is no closer look."""
+        """Survey again, more precisely; return False if that is not possible."""
         return False
 
     def jump_spacing(self, width: float) -> float:
-        """The spacing to begin with for jumps that set in over such a width."""
+        """The first spacing for jumps that set in over this width."""
         raise NotImplementedError
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
     ) -> Transform:
-        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk along a line; `kink` says that the integral goes across 0."""
+        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk along a line; `kink` says whether the integral crosses 0."""
         raise NotImplementedError
 
     def rough(self, c: Array, split: Split | None) -> Array:
@@ -192,12 +193,12 @@ class Moments:
         return np.logaddexp(0.0, np.log(c * (c - 1.0)) + body)
 
     def rough_jump(self, c: Array, split: Split) -> Array:
-        """Log of J/(u(u−1)) there."""
+        """Log of J/(u(u−1)) at real c, roughly."""
         log_v = self.log_v + split.log_local_jump(self.loss)
         return log_integrals(self.loss, log_v, c - 1.0)
 
     def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
-        """M_body at u = c + iy, roughly: v is taken to be exponential between the points that were looked at."""
+        """M_body at u = c + iy, roughly: between the surveyed points v is taken to be exponential."""
         tilted = self.log_v + (c - 1.0) * self.loss
         if split is not None:
             tilted = tilted + split.log_body(self.loss)
@@ -215,7 +216,7 @@ class Moments:
         return np.interp(k, self.loss, self.log_v)
 
     def covers(self, c: float, split: Split | None) -> bool:
-        """Whether all that matters of the body under the tilt c has been looked at."""
+        """Whether the survey covers everything that matters of the body under the tilt c."""
         tilted = self.log_v + (c - 1.0) * self.loss
         if split is not None:
             tilted = tilted + split.log_body(self.loss)
@@ -231,7 +232,7 @@ class Moments:
         return lowest_before_bump(loss, tilted)
 
     def line(self, c: float, line: Grid, count: int, split: Split | None, *, jumps: bool) -> Part:
-        """M along the line; its power `count` is what will matter of it. J comes with it if there are jumps."""
+        """M along the line, accurate enough for its power `count`; also J if there are jumps."""
         weight = None if split is None else split.log_body
 
         def worst_body(found: Transform) -> float:
@@ -255,7 +256,7 @@ class CurveMoments(Moments):
     """The moments of one run from its privacy curve."""
 
     def __init__(self, curve: Curve, rough: Callable[[Array, Direction], Array] | None = None) -> None:
-        """Take a first look, at rough values if there are such; the lattices come with the questions."""
+        """Survey the curve, or its rough values if given; lattices are made when they are needed."""
         self._curve, self._survey = curve, Survey.above(curve) if rough is None else Survey(rough)
         self._sharp = rough is None
         self._lattices: dict[float, tuple[int, Array, Array]] = {}
@@ -264,7 +265,7 @@ class CurveMoments(Moments):
         self.reach(FIRST_FLOOR)
 
     def sharpen(self) -> bool:
-        """Survey again, at the curve itself; False if that was done."""
+        """Survey again, at the curve itself; return False if that was done already."""
         if self._sharp:
             return False
         floor = float(self.log_v[[0, -1]].max())
@@ -282,7 +283,7 @@ class CurveMoments(Moments):
         loss, some = np.concatenate([-epsilon[:0:-1], epsilon]), np.isfinite(log_v)
         self.bounded = not some[0]
         self._end = float(loss[max(int(np.argmax(some)) - 1, 0)])
-        # a rough survey may say that a loss is impossible; only the curve itself proves it
+        # a rough survey may suggest that a loss is impossible; only the curve itself proves it
         proved = self.bounded and np.isneginf(self._curve.at(np.array([-self._end]), ADD).upper[0])
         self.least = self._end if proved else -math.inf
         self.loss, self.log_v = loss[some], log_v[some]
@@ -290,7 +291,7 @@ class CurveMoments(Moments):
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
     ) -> Transform:
-        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk by the trapezoidal rule, with the term of the kink at 0 if need be."""
+        """u(u−1)·∫ e^{(u−1)k} v(k)·weight dk by the trapezoidal rule, with the term of the kink at 0 if needed."""
         tilted = self.log_v + (c - 1.0) * self.loss
         if log_weight is not None:
             tilted = tilted + log_weight(self.loss)
@@ -302,7 +303,7 @@ class CurveMoments(Moments):
         if log_weight is not None:
             exponent = exponent + log_weight(k)
         top = float(exponent.max())
-        if top > LARGEST_MOMENT:  # the moments themselves are beyond the doubles
+        if top > LARGEST_MOMENT:  # the moments themselves would overflow a double
             raise TooFine
         wrapped = np.bincount(index % points, weights=np.exp(exponent - top), minlength=points)
         u = np.asarray(c + 1j * line.y, dtype=np.complex128)
@@ -318,11 +319,11 @@ class CurveMoments(Moments):
         )
 
     def jump_spacing(self, width: float) -> float:
-        """A quarter of it."""
+        """A quarter of the width."""
         return width / 4
 
     def _on_lattice(self, h: float, tilted: Array) -> tuple[int, Array, Array]:
-        """Log v and its error on the lattice of spacing h, where `tilted` says that it matters."""
+        """Log v and its error on the lattice of spacing h, over the range that matters according to `tilted`."""
         some = np.flatnonzero(tilted > tilted.max() - DEEP)
         low = self.loss[some[0] - 1] if some[0] > 0 else self._end
         high = self.loss[min(some[-1] + 1, tilted.size - 1)]
@@ -341,7 +342,7 @@ class CurveMoments(Moments):
         return first, log_v[rows], error[rows]
 
     def _values(self, h: float, first: int, end: int) -> tuple[Array, Array]:
-        """Log v and half the distance of its bounds at multiples of h; other lattices have some of them."""
+        """Log v and its error at the multiples first … end − 1 of h; values that other lattices hold are reused."""
         index = np.arange(first, end)
         value, error = np.full(index.size, np.nan), np.zeros(index.size)
         for ratio in _RATIOS:
@@ -369,7 +370,8 @@ class TooFine(Exception):  # noqa: N818
 def alias(fine: Complex, distance: Array) -> Array:
     """The error of a trapezoidal sum from its distance to the one over every second point.
 
-    It falls at least geometrically with the number of points: halving the step squares it. 1.4 is used as the power.
+    The error falls at least geometrically with the number of points, so halving the step squares it. To be
+    careful, the power used is 1.4 instead of 2.
     """
     size = max(float(np.abs(fine).max()), TINY)
     d = distance / size

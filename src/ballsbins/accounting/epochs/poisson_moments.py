@@ -1,14 +1,14 @@
 """Moments of one step of Poisson subsampling: S = 1 − q + qZ with Z = exp(s·g − s²/2), g ~ N(0, 1), s = 1/σ.
 
 At K = 1 − q + qz the out-of-the-money value is v = q·E(Z − z)₊ for z ≥ 1 and q·E(z − Z)₊ for z < 1, in closed form
-(`deterministic`), and with z = exp(s·g − s²/2) as the variable of integration
+(`deterministic`). With g as the variable of integration, z = exp(s·g − s²/2),
 
     M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v dk = u(u−1)·q·s ∫ S^{u−2} z(g)·v(g) dg .
 
-Every term is positive at real u, so nothing cancels, however small q is. v has its kink at g = s/2; to either side
+Every term is positive at real u, so nothing cancels, however small q is. v has its kink at g = s/2. On either side
 the integrand is analytic, and g = s/2 ± exp(t − e^{−t}) makes the trapezoidal rule in t converge geometrically (the
-double exponential rule for half-lines). The sum over every second node shows its error. Where large losses matter and
-y is large, e^{iyk} turns faster than such nodes can follow: there the large losses go to an even lattice in k
+double exponential rule for half-lines). The sum over every second node shows its error. If large losses matter and
+y is large, e^{iyk} turns too fast for these nodes. The large losses are then integrated on an even lattice in k
 (`moments`).
 """
 
@@ -41,26 +41,25 @@ from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.gaussian import log_hockey_stick
 from ballsbins.accounting.poisson import PoissonStepCurve
 
-_SPACING = 1.0 / 256.0  # of nodes in t: enough as a rule
+_SPACING = 1.0 / 256.0  # of nodes in t: usually fine enough
 _FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁸, and the largest g: its density is e^−1800
-_DEEPEST = -3000.0
+_DEEPEST = -3000.0  # do not survey log v below this
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
-_DEGREE = 80
-_TURNS_PER_DEGREE = 0.7  # radians along the line for which a Chebyshev series of that degree has all digits
-_LARGEST_LOG_Z = 690.0  # e^690 is a double
-_ONE_THREAD = (
-    2**15
-)  # multiplications of a complex matrix product for which OpenBLAS starts no second thread: 2¹⁶
-_MOST_NODES = 2**14
-_MOST_PRODUCTS = 4 * 10**7  # of a sum along a line: some tenths of a second
-_FURTHER = 1.5  # times as deep a look, if one does not do
+_DEGREE = 80  # of the Chebyshev series that interpolates a long line
+_TURNS_PER_DEGREE = 0.7  # radians along the line, per degree, up to which that series has all digits
+_LARGEST_LOG_Z = 690.0  # e^690 still fits into a double
+# multiplications in one block of a complex matrix product: OpenBLAS starts no second thread up to 2¹⁶
+_ONE_THREAD = 2**15
+_MOST_NODES = 2**14  # no finer nodes than these, to limit the time
+_MOST_PRODUCTS = 4 * 10**7  # of a sum along a line: a few tenths of a second
+_FURTHER = 1.5  # if a survey was not deep enough, the next one goes this many times as deep
 
 
 class StepMoments(Moments):
     """The moments of one step with q = 1/`steps`."""
 
     def __init__(self, noise_multiplier: float, steps: int) -> None:
-        """All is in closed form: nodes for any spacing are made when they are needed."""
+        """Everything is in closed form; the nodes of each spacing are made when they are needed."""
         self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
         self.spacing = _SPACING
@@ -71,7 +70,7 @@ class StepMoments(Moments):
         self.spread = SPREAD * self._q * math.erf(self._s / math.sqrt(8))
 
     def reach(self, floor: float) -> None:
-        """By a curve of that step."""
+        """Survey the curve of this step out to where log v is below `floor`."""
         self._lattice.reach(floor)
         self._take()
 
@@ -80,13 +79,13 @@ class StepMoments(Moments):
         self.loss, self.log_v, self.bounded = look.loss, look.log_v, look.bounded
 
     def jump_spacing(self, width: float) -> float:
-        """As for the body."""
+        """The same spacing as for the body."""
         return self.spacing
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
     ) -> Transform:
-        """Of the integrand with that weight, along a line: on one kind of nodes, or small and large losses apart."""
+        """The transform of the weighted integrand along a line; large losses are treated apart if y is large."""
         end = float(line.y[-1])
         tilted = self.log_v + (c - 1.0) * self.loss
         if log_weight is not None:
@@ -116,7 +115,7 @@ class StepMoments(Moments):
         if log_weight is not None:
             exponent = exponent + log_weight(loss)
         top = float(exponent.max())
-        if top > LARGEST_MOMENT:  # the moments themselves are beyond the doubles
+        if top > LARGEST_MOMENT:  # the moments themselves would overflow a double
             raise TooFine
         factor = (c + 1j * line.y) * (c - 1.0 + 1j * line.y) * math.exp(top)
         some = np.flatnonzero(exponent > top - DEEP)
@@ -128,7 +127,7 @@ class StepMoments(Moments):
         return Transform(fine, alias(fine, distance), h, relative, ends, 2 * loss.size > _MOST_NODES)
 
     def _at(self, h: float) -> tuple[Array, Array, Array]:
-        """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error; from left to right."""
+        """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error, from left to right."""
         if h not in self._nodes:
             s, q = self._s, self._q
             t = h * np.arange(math.ceil(_FIRST / h), math.floor(math.log(_FARTHEST) / h) + 1)
@@ -151,7 +150,7 @@ class StepMoments(Moments):
 
 
 def _worst(found: Transform, most: float = 0.0) -> float:
-    """The largest error, relative to the largest value or to `most` if that is larger."""
+    """The largest error, relative to the largest value, or to `most` if `most` is larger."""
     return float(found.error.max() / max(np.abs(found.value).max(), most))
 
 
@@ -160,10 +159,10 @@ def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -
 
 
 def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[Complex, Array]:
-    """Σ_j w_j e^{iy_l x_j} at all y of a line, and how far from it the sum is with all weights times `coarse`.
+    """Σ_j w_j e^{iy_l x_j} at all y of a line, and its distance from the same sum with weights times `coarse`.
 
-    As a function of y that is entire, of a type no larger than the largest |x|: if it turns little along the line,
-    its Chebyshev series of degree _DEGREE has all digits, and a long line is interpolated.
+    As a function of y the sum is entire, of type at most the largest |x|. If it turns little along the line, its
+    Chebyshev series of degree _DEGREE has all digits, so a long line is interpolated.
     """
     size = line.highest + 1
     weights = weight * np.stack([np.ones(coarse.shape), coarse])
@@ -177,7 +176,7 @@ def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[
         return np.asarray(values), np.full(size, np.abs(fine - other).max())
     if size * position.size > _MOST_PRODUCTS:
         raise TooFine
-    # Matrix products, y_l = y_a + y_b, in parts that are too small to be worth a second thread.
+    # Matrix products, y_l = y_a + y_b, in blocks too small for OpenBLAS to start a second thread.
     width = max(1, math.isqrt(size))
     rows = -(-size // width)
     step = 2.0 * math.pi / line.period

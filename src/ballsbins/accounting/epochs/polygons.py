@@ -1,7 +1,8 @@
 """Discrete pairs above and below a privacy curve, on one lattice of losses.
 
-A pair (P, Q) is its curve c(K) = sup_E P(E) − K·Q(E), K = e^ε > 0: convex, decreasing, (1 − K)₊ ≤ c ≤ 1.
-Conversely masses p_i ≥ 0 at losses ε_i (so q_i = p_i/K_i under Q), and p_∞ where Q has none, have the curve
+A pair (P, Q) is determined by its curve c(K) = sup_E P(E) − K·Q(E), K = e^ε > 0: convex, decreasing,
+(1 − K)₊ ≤ c ≤ 1. Conversely masses p_i ≥ 0 at losses ε_i (so q_i = p_i/K_i under Q), and p_∞ where Q has none,
+have the curve
 
     c(K) = Σ_i p_i (1 − K/K_i)₊ + p_∞ ,          a polygon with slope jumps q_i = p_i/K_i at the K_i .
 
@@ -9,7 +10,7 @@ Composition is monotone in each factor: D_K(P₁⊗P₂ ‖ Q₁⊗Q₂) = E_{P�
 lattice that lies *above* the true curve composes to an upper bound, one that lies *below* to a lower bound,
 and a factor 1 + η on c₁ is at most a factor 1 + η on the product. Nothing else has to be shown.
 
-All is done on the out-of-the-money value v(ε), which has no cancellation: c(K) = (1 − K)₊ + v, that is v =
+All computations use the out-of-the-money value v(ε), which avoids cancellation: c(K) = (1 − K)₊ + v, that is v =
 δ_remove(ε) for ε ≥ 0 and e^ε·δ_add(−ε) for ε < 0. It is convex on either side of K = 1. Exchanging P and Q
 maps v to v(−ε)·e^ε and lines to lines, so one pair serves both directions, and everything below is symmetric.
 
@@ -48,24 +49,24 @@ from ballsbins.errors import AccuracyError
 # B28, B29: docs/derivation.md.
 # points of the curve per lattice cell: the minorant then costs 3/128 beside the 1/8 of a chord (B28)
 FINE = 4
-# relative violation of domination or mass beyond which the curve is not what it claims to be (B29)
+# a larger relative violation of domination or mass means that the curve's stated errors are wrong (B29)
 WORST = 1e-6
 LOG_SUM = 2 * U  # error of a sum of logarithms and exponentials, relative to its size: two roundings (B1)
-# such roundings of the curve of a stored pair: in all, and per cells (B29)
+# number of such roundings in the curve of a stored pair: in all, plus one per this many cells (B29)
 _STORED, _CELLS_PER_ROUNDING = 4096, 512
-_MINORANT = 32 * U  # of ρ: a handful of sums of positive terms (B1)
-SUPPORT = 16 * U  # by which a point moves below a line that it should be below (B1)
-_LARGEST_EXPONENT, _SAFE_EXPONENT = 700.0, 300.0  # e⁷⁰⁰ is a double, e³⁰⁰ one that may be squared
-_MOST_ROUNDS = 500  # of taking points off a hull: some ten are usual
-# terms summed together, and e-folds between the largest and the least of them
+_MINORANT = 32 * U  # rounding of ρ: a handful of sums of positive terms (B1)
+SUPPORT = 16 * U  # a point that should be below a line is moved down by this, to cover rounding (B1)
+_LARGEST_EXPONENT, _SAFE_EXPONENT = 700.0, 300.0  # e⁷⁰⁰ fits into a double, and so does the square of e³⁰⁰
+_MOST_ROUNDS = 500  # most rounds of removing points from a hull: about ten are usual
+# terms summed together, and most e-folds between the largest and the least of them
 _BLOCK, _MOST_SPREAD = 2048, 300
-_GAP_BLOCK = 64  # lattice points of one spacing, more of them farther out
-_LARGE_ATOM = 1e-3  # at 0, which can make up for what rounding took from the total mass
-_LEAST_LOG_V = -600.0  # log v(0) below which a missing mass is not told relative to it
+_GAP_BLOCK = 64  # lattice points that share one spacing; blocks grow farther out
+_LARGE_ATOM = 1e-3  # an atom at 0 of this mass can make up for what rounding took from the total mass
+_LEAST_LOG_V = -600.0  # log v(0) below which a missing mass is not measured relative to v(0)
 
 
 class TooCoarse(Exception):  # noqa: N818
-    """The lattice is wider than the mechanism's own steps: nothing positive lies below its curve on it."""
+    """The lattice is wider than the mechanism's own steps, so nothing positive on it lies below the curve."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Pair:
     index: NDArray[np.int64]
     log_p: Array
     log_p_infinity: float  # mass of P where Q has none
-    log_q_infinity: float  # and the reverse
+    log_q_infinity: float  # mass of Q where P has none
     relative_error: float  # by how much the curve of the stored doubles may fail to dominate (be dominated)
     offset: float = 0.0
 
@@ -93,10 +94,9 @@ class Pair:
 
 
 def choose_points(h: float, far: tuple[float, float], spacing: Callable[[float], float]) -> NDArray[np.int64]:
-    """Lattice points from −far[0] to far[1], both included, with gaps of 2^k·h that do not exceed
-    spacing(±ε).
+    """Lattice points from −far[0] to far[1], both included, with gaps of 2^k·h of at most spacing(±ε).
 
-    A polygon need not have a kink at every lattice point: where the curve is smooth the cells may be wide.
+    A polygon need not have a kink at every lattice point: where the curve is smooth, cells may be wide.
     """
     sides = []
     for sign, end in ((-1, far[0]), (1, far[1])):
@@ -132,13 +132,12 @@ def out_of_the_money(curve: Curve, epsilon: Array) -> tuple[Array, Array]:
 
 
 def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]:
-    """p_i e^{−w_i} and w_i for the polygon (1−K)₊ + v through the given points, and through (0, 1) on the
-    left.
+    """p_i e^{−w_i} and w_i for the polygon (1−K)₊ + v through the given points, and through (0, 1) on the left.
 
-    p_i = K_i·(slope right − slope left), in units of e^{w_i}, w_i the largest log v of the three points
+    p_i = K_i·(slope right − slope left), in units of e^{w_i}, where w_i is the largest log v of the three points
     involved, so that nothing overflows. To the right of the last point v is constant. The kink of (1−K)₊ is
-    added by hand: 1 at a point with ε = 0 or, where no such point is left, to the two ends of the edge
-    across.
+    added separately: 1 at the point with ε = 0 or, if there is no such point, shared between the two ends of the
+    edge that crosses ε = 0.
     """
     gap_left = np.concatenate([[np.inf], gap])
     gap_right = np.concatenate([gap, [np.inf]])
@@ -161,8 +160,9 @@ def kink_masses(epsilon: Array, gap: Array, log_v: Array) -> tuple[Array, Array]
 def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bool_], Array]:
     """Which points are on the lower convex hull of (K, (1−K)₊ + v) and (0, 1), and their log p.
 
-    A point above the chord of any two others is not on the hull, so all points with a negative slope jump go
-    at once, until there is none. The gaps may be given because they are better known than rounded ε are.
+    A point above the chord of any two others is not on the hull. So all points with a negative slope jump are
+    removed at once, until none is left. The gaps can be given because they are more accurate than differences of
+    rounded ε.
     """
     position = epsilon if gap is None else np.concatenate([[0.0], np.cumsum(gap)])
     keep = _tangents_from_zero(epsilon, log_v)
@@ -180,7 +180,7 @@ def hull(epsilon: Array, gap: Array | None, log_v: Array) -> tuple[NDArray[np.bo
 
 
 def _tangents_from_zero(epsilon: Array, log_v: Array) -> NDArray[np.intp]:
-    """All points but those above the tangents from an end with v = 0, which would go one by one otherwise."""
+    """All points except those above the tangents from an end with v = 0, which `hull` would remove one by one."""
     some = np.flatnonzero(log_v > -np.inf)
     if not some.size:
         return np.arange(epsilon.size)
@@ -239,10 +239,10 @@ def curve_at_nodes(log_p: Array, log_p_infinity: float, position: Array) -> Arra
 
 
 def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | None = None) -> Pair:
-    """Hull, masses, and the check that the pair as stored does what it should.
+    """Build the pair from the hull and its masses, and check that the stored pair is valid.
 
-    Its curve must be what it was meant to be at the corners of the hull. A pair above a curve (`least` are the
-    curve's lower bounds) must also be above those everywhere: it is unless the stated errors are wrong.
+    Its curve must agree with the hull at the corners of the hull. A pair above a curve must also lie above the
+    curve's lower bounds (`least`) everywhere, which only fails if the stated errors are wrong.
     """
     epsilon = np.asarray(h * index, dtype=np.float64)
     on, log_mass = hull(epsilon, h * np.diff(index), log_v)
@@ -258,7 +258,7 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | Non
     zero = int(np.searchsorted(index, 0))
     if not 0 < zero < index.size - 1 or np.isneginf(log_v[zero]):
         raise TooCoarse
-    # Mass: give the atom at 0 what makes P a probability; Q then is one up to the disagreement of both sides
+    # Set the atom at 0 so that the mass of P is 1. The mass of Q is then 1 up to the disagreement of both sides
     # at K=1.
     rest = math.fsum(np.exp(np.delete(log_p, zero))) + math.exp(log_p_infinity)
     excess = rest + math.exp(log_p[zero]) - 1
@@ -287,12 +287,12 @@ def _finish(h: float, index: NDArray[np.int64], log_v: Array, least: Array | Non
 
 
 def stored_error(points: int) -> float:
-    """What rounding may do to the curve of a pair of that many masses, relative (B29)."""
+    """The largest relative effect of rounding on the curve of a pair with this many masses (B29)."""
     return (_STORED + points / _CELLS_PER_ROUNDING) * 2 * U
 
 
 def shortfall(sign: float, wanted: Array, got: Array, where: NDArray[np.bool_] | None = None) -> float:
-    """The largest sign·(wanted − got) of those, at least 0; −∞ against −∞ counts as nothing."""
+    """The largest sign·(wanted − got), at least 0; −∞ against −∞ counts as 0."""
     with np.errstate(invalid="ignore"):
         difference = sign * (wanted - got)
     return float(np.nanmax(np.append(difference if where is None else difference[where], 0.0)))
@@ -303,7 +303,7 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
     n = (lower.size - 1) // FINE
     at = FINE * np.arange(n)[:, None] + np.arange(-1, FINE + 2)
     inside = (at >= 0) & (at < lower.size)
-    # Lines must not cross K = 1, where v has its kink: points on the other side are no use.
+    # Lines must not cross K = 1, where v has its kink, so points on the other side are not used.
     inside &= np.where(at[:, 1:2] >= zero, at >= zero, at <= zero)
     at = np.clip(at, 0, lower.size - 1)
     x = np.exp(epsilon[at] - epsilon[at[:, 1:2]])  # K in units of the left end of the cell
@@ -349,8 +349,8 @@ def bracket(
 ) -> tuple[Pair, Pair]:
     """The pair below and the pair above `curve` with losses among h·index (increasing, 0 inside).
 
-    With a `margin` the bounds of the curve are moved apart by that factor first. A `support` (k, slope) says that a
-    line of that slope which is 0 at e^{−kh} is below v (see gathered.py): the pair below begins there.
+    With a `margin`, the bounds of the curve are first moved apart by that factor. A `support` (k, slope) says that
+    the line with this slope that is 0 at e^{−kh} lies below v (see gathered.py): the pair below begins there.
     """
     between = index[:-1, None] + np.diff(index)[:, None] * (np.arange(FINE) / FINE)
     fine = np.asarray(h * np.append(between, index[-1]), dtype=np.float64)
@@ -373,6 +373,6 @@ def bracket(
 
 
 def pair_above(curve: Curve, h: float, index: NDArray[np.int64]) -> Pair:
-    """Only the pair above, which needs fewer points of the curve."""
+    """The pair above alone, which needs fewer points of the curve."""
     lower, upper = out_of_the_money(curve, np.asarray(h * index, dtype=np.float64))
     return _finish(h, index, upper, lower)

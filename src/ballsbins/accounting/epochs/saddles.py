@@ -5,15 +5,15 @@ X is the product of the likelihood ratios of all runs, n_f of each kind f, E X =
     E(X − K)₊ = (1/2πi) ∫ M(u) K^{1−u} / (u(u−1)) du       on Re u = c > 1: the call, direction `remove`,
 
 and the same integral with c < 0 is the put, direction `add`. The line goes through the real saddle of the integrand,
-where nothing cancels. Here saddles, splits and periods are chosen, from a first look at the curves of single runs;
-nothing that is claimed depends on these choices being good. `lines` has the integrals and what they are worth.
+where nothing cancels. This module chooses saddles, splits and periods from a first look at the curves of single runs.
+The stated errors hold however good or bad these choices are. `lines` has the integrals and their errors.
 
 **Far jumps** change nothing: with all other runs fixed E(X − K)₊ = f(1) + ∫ f″(κ) v(κ) dκ, and f″ is the density with
-which the others lead from κ to K. Where they cannot, v is cut off.
+which the other runs lead from κ to K. Where they cannot lead back to K, v is cut off.
 
-**Jumps.** Where a bump of rare jumps still keeps any tilt from isolating the body, every M_f is split into M_body + J
-(`moments`), and Π (M_body + zJ)^{n_f} is expanded in powers of z, the number of jumps. Each power has a saddle and a
-line of its own. If no jump at all is likely, M hardly falls off along a line; Π M_f^{n_f} − Π M_body^{n_f} does.
+**Jumps.** If a bump of rare jumps still keeps every tilt from isolating the body, each M_f is split into M_body + J
+(`moments`), and Π (M_body + zJ)^{n_f} is expanded in z; the power of z counts the jumps. Each power has its own
+saddle and line. If no jump at all is likely, M hardly falls off along a line, but Π M_f^{n_f} − Π M_body^{n_f} does.
 """
 
 from __future__ import annotations
@@ -32,49 +32,49 @@ from ballsbins.accounting.epochs.moments import FIRST_FLOOR, TINY, Grid, Moments
 from ballsbins.accounting.epochs.survey import Split
 
 _SADDLES = 120  # candidates for c: with fewer, the estimates are poor
-_NEGLIGIBLE = 44.0  # jumps whose effect is this far below the value, in logs, are left out
-_DROPPED = 35.0  # and powers of jumps
-_HALF = 34.0  # images at half the period are below the value by this much
-_MISJUDGED = 2.0  # by how much a saddle may differ from what it was thought to be, in logs
+_NEGLIGIBLE = 44.0  # leave out jumps whose effect is this far below the value, in logs
+_DROPPED = 35.0  # leave out powers of jumps this far below the value, in logs
+_HALF = 34.0  # images at half the period must be this far below the value, in logs
+_MISJUDGED = 2.0  # largest difference between a saddle's height and its estimate, in logs
 _WORTH = 6.0  # splitting begins where the saddle exceeds the value by this much, in logs
 _COARSE = 1.25  # ratio of the losses at which v may be cut off
-_MOST_JUMPS = 12
-_MOST_SPLITS = 12  # of single runs, one after the other
-_MOST_TRIES = 3  # ways of splitting, the best first
-# of the value, beyond the end of a line: no more than the error of the best curves of single runs
+_MOST_JUMPS = 12  # most jumps of one term: an expansion that needs more is not used
+_MOST_SPLITS = 12  # most splits of single runs, one after the other
+_MOST_TRIES = 3  # ways of splitting that are tried, the best first
+# fraction of the value beyond the end of a line: no more than the error of the best curves of single runs
 _END = 1e-13
-# Where saddles are looked for, in units of the inverse deviation: from so close to 1 (or 0), and up to so far left of
-# 0 and right of 1. The left goes on farther, because δ of `add` may fall faster than any exponential.
+# Range of the search for saddles, in units of the inverse deviation: least distance from 1 (or 0), and largest
+# distance left of 0 and right of 1. The left is longer, because δ of `add` may fall faster than any exponential.
 _NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
 _ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
-# so far below 1.2 times the log of the value a loss does not matter; else look so much deeper
+# a loss this far below 1.2 times the log of the value does not matter; else survey deeper by the last factor
 _DEEPER, _BELOW_VALUE, _FURTHER = 1.2, 60.0, 1.35
-_SPARE = 20.0  # what a saddle may lie below a Gaussian's, in logs
-_SAME_VALLEY = 0.95  # a valley no nearer than this, relative, is the one known already
+_SPARE = 20.0  # how far a saddle may lie below a Gaussian's, in logs
+_SAME_VALLEY = 0.95  # a valley at more than this fraction of the last one's place is the same valley
 _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
-# how far above K a jump is looked for, and at how many places
+# how far above K to look for a jump, and at how many places
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
-# A line goes on and on if log K is so many deviations, and jumps make up less than so many e-folds of M^n.
+# A line becomes very long if log K is this many deviations and jumps make up less than this many e-folds of M^n.
 _MANY_DEVIATIONS, _SLOW = 5000.0, 20.0
-_SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # of log K: where jumps may be told from the rest
-# how far the end of a line is looked for, and at how many y
+_SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # fractions of log K at which jumps may be split off
+# how far to look for the end of a line, and at how many y
 _MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
-_PER_HEIGHT = 0.1
-_LARGEST_LOG = 300.0  # of a number that is to be a double
+_PER_HEIGHT = 0.1  # a saddle may be misjudged by more the larger its height: this much per unit, relative
+_LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
 # the longest period, in deviations and in losses, and how many are tried
 _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
-_SHORT = 1e-7  # so much of it may be beyond the end of a line that cannot be longer: it is part of the error stated
-_LONGEST = 2**17  # points of a line
+_SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
+_LONGEST = 2**17  # most points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
-_TO_SPARE = 3.0  # by which a bound that is known roughly is to be below what is asked for, in logs
-_DEEPEST = -1300.0  # log v of a single run is not followed farther down
+_TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
+_DEEPEST = -1300.0  # do not survey log v of a single run below this
 
 
 class Product:
-    """The product of all runs, seen from one direction; lines are laid through the saddles of what is asked."""
+    """The product of all runs in one direction; it lays lines through the saddles that each question needs."""
 
     def __init__(self, factors: Sequence[tuple[Moments, int]], direction: Direction) -> None:
         self.factors = [(moments, count) for moments, count in factors if count > 0]
@@ -88,12 +88,12 @@ class Product:
 
     @cached_property
     def deviation(self) -> float:
-        """The standard deviation of the summed loss, jumps left aside."""
+        """The standard deviation of the summed loss, without jumps."""
         return math.sqrt(sum(count * moments.spread**2 for moments, count in self.factors))
 
     @property
     def least(self) -> float:
-        """No summed loss is below that, or by a rounding at most; −∞ if that is not known."""
+        """A lower bound on every summed loss, up to rounding; −∞ if none is known."""
         return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
 
     @cached_property
@@ -108,11 +108,11 @@ class Product:
         return 1.0 + self._away if self._right else -self._away
 
     def estimate(self, epsilon: Array) -> Array:
-        """Log δ by the saddlepoint formula at some ε ≥ 0: no bound."""
+        """Log δ by the saddlepoint formula at some ε ≥ 0: not a bound."""
         return np.array([self.look(float(e))[0] for e in epsilon])
 
     def look(self, epsilon: float) -> tuple[float, float]:
-        """The same at one ε, and its slope there: K occurs as K^{1−c} only."""
+        """The same estimate at one ε, and its slope: K only enters as K^{1−c}."""
         if epsilon not in self._looks:
             way = self._ways(epsilon if self._right else -epsilon)[0]
             c = max(way.terms, key=lambda term: term.estimate).c
@@ -123,8 +123,8 @@ class Product:
     def log_bound(self, k: float, enough: float = -math.inf) -> float:
         """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
 
-        The least tilt whose bound is below `enough`, or far below any value that matters, will do: a large one needs
-        the curves of single runs far out.
+        It uses the least tilt whose bound is below `enough`, or far below any value that matters, because a large
+        tilt needs the curves of single runs far out.
         """
         c = self._candidates
         peak = self._away * np.log(self._away) - (1.0 + self._away) * np.log1p(self._away)
@@ -154,7 +154,7 @@ class Product:
         """Lines for log K within `reach` of k: one through the saddle, or one for every number of jumps."""
         while True:
             ways = self._ways(k + reach if self._right else k)
-            # beyond what has been looked at no loss may matter
+            # losses beyond the survey must not matter
             deep = self._floor < _DEEPER * ways[0].together - _BELOW_VALUE - math.log(self.count)
             covered = all(moments.covers(ways[0].terms[0].c, ways[0].split) for moments, _ in self.factors)
             if covered and (deep or not self._right):
@@ -177,14 +177,14 @@ class Product:
     def _ways(self, k: float) -> list[Way]:
         """How single runs may be split, the best way first.
 
-        Jumps to far above K change nothing and are always left out. If the saddle is still held down by a bump,
-        splitting that off moves the saddle out, and under its larger tilt another bump may show: so on, until the
-        body has no bump or does not matter.
+        Jumps to far above K change nothing and are always left out. If a bump still holds the saddle down,
+        splitting the bump off moves the saddle out. Under its larger tilt another bump may appear, so this is
+        repeated until the body has no bump or does not matter.
         """
         until = math.inf
         if self._right:
             until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - _SPARE)
-            if until < math.inf:  # of few values, for which moments are kept
+            if until < math.inf:  # take only a few different values, because moments are kept for each
                 until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
         ways = [Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
@@ -213,26 +213,26 @@ class Product:
             ways = self._any_jumps(k, until) + ways
         value = min(way.together for way in ways)
         if ways[0].height > value + _WORTH:
-            # the lower the saddles the less cancels; the fewer terms the less work
+            # lower saddles mean less cancellation; fewer terms mean less work
             ways.sort(key=lambda way: way.height + 0.5 * len(way.terms))
         return [replace(way, together=value) for way in ways]
 
     def _any_jumps(self, k: float, until: float) -> list[Way]:
-        """All terms with jumps together, split so low that the rest does not matter, if M^n falls off slowly."""
+        """If M^n falls off slowly: all terms with jumps together, split so low that the rest does not matter."""
         for share in _SMALL_LOSSES:
             split = Split.at_valley(share * k, until)
             [none] = self._terms(k, split, 0)
             height = self._jumps(True, split, ANY) + (1.0 - self._candidates) * k
             term = Term.lowest(ANY, k, self._away, height, right=True)
             if none.height < term.estimate - _DROPPED:
-                # far along the line only the body is left, and that is where the line ends otherwise
+                # far along the line only the body is left, and it decides how long the line would be otherwise
                 left = self._base(True, split) - self._base(True, Split.beyond(until))
                 slow = np.interp(term.c, self._candidates, left) > -_SLOW
                 return [Way(split, [term], term.estimate, none.height)] if slow else []
         return []
 
     def _farthest(self, k: float, value: float) -> float:
-        """How far above k a single jump matters: from farther up all other runs would have to lead back, to K.
+        """How far above k a single jump matters: from farther up all other runs would have to lead back to K.
 
         Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
         """
@@ -269,21 +269,21 @@ class Product:
         return self._ratios[right, split]
 
     def _forget(self) -> None:
-        """Runs have been looked at again."""
+        """Drop what was computed from earlier surveys of the runs."""
         for known in (self._known, self._bases, self._ratios):
             known.clear()
 
     def _look_out(self, floor: float) -> None:
-        """Look at losses of single runs down to log v = `floor`."""
+        """Survey the losses of single runs down to log v = `floor`."""
         self._floor = floor
         self._forget()
         for moments, _ in self.factors:
             moments.reach(floor)
 
     def _jumps(self, right: bool, split: Split | None, jumps: int) -> Array:
-        """Log of the size of the term with that many jumps, without K, over u(u−1).
+        """Log of the size of the term with this many jumps, without K, divided by u(u−1).
 
-        v̂_J is largest at real u, but u(u−1) grows along the line, until v̂_J falls off at about 3/width.
+        v̂_J is largest at real u, but u(u−1) grows along the line until v̂_J falls off at about 3/width.
         """
         log_u, base = np.log(self._away) + np.log1p(self._away), self._base(right, split)
         if jumps == 0 or split is None:
@@ -298,7 +298,7 @@ class Product:
         return np.asarray(base + choose + jumps * self._ratio(right, split) + (jumps - 1) * lift)
 
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
-        """The saddles of all terms up to so many jumps."""
+        """The saddles of all terms with up to `most` jumps."""
         c = self._candidates
         heights = [self._jumps(self._right, split, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
         return [
@@ -325,7 +325,7 @@ class Product:
     def _envelope(self, split: Split | None, jumps: int) -> Callable[[Array], Array]:
         """Log of a bound on a term at any k, out of the money: the least height of its integrand (Chernoff)."""
         right, left = 1.0 + self._away, -self._away
-        # log max_x e^{−cx}(e^x − 1), or its like on the left, in place of 1/(u(u−1))
+        # log max_x e^{−cx}(e^x − 1), or its counterpart on the left, replaces 1/(u(u−1))
         peak = self._away * np.log(self._away) - right * np.log(right)
         heights = []
         for side in (left, right):
@@ -344,7 +344,7 @@ class Product:
         return Lines(lines, self.count, relative, rest)
 
     def _end(self, term: Term, split: Split | None, together: float) -> float:
-        """About how far a line has to go, or as far as that can be told: small moments are not known roughly."""
+        """About how far a line must go, as far as rough moments can tell: small ones are not known well enough."""
         ends = np.geomspace(
             8 * term.width, max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation), _ENDS_TRIED
         )
@@ -365,9 +365,9 @@ class Product:
     def _line(
         self, term: Term, k: float, period: float, split: Split | None, together: float
     ) -> tuple[Line, float]:
-        """Lay one line, twice as far each time until its end does not show."""
+        """Lay one line, doubling its length until its end is negligible."""
         grid = Grid.covering(period, self._end(term, split, together))
-        short: tuple[Line, float] | None = None  # one whose end shows, but not much
+        short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
         while grid.highest <= _LONGEST:
             try:
                 parts = [

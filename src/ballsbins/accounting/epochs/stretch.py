@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import Array
 
-_LARGEST_EXPONENT, _LARGEST_COST = 700.0, 300.0  # e⁷⁰⁰ is a double; a cost of e³⁰⁰ is one that nobody accepts
-_LEAST, _LOWEST = 1e-300, -1e300  # in place of 0 and −∞
-# in logs, how much the tail beyond an empty cell counts: nothing, but −∞ is not a number to divide by
+_LARGEST_EXPONENT, _LARGEST_COST = 700.0, 300.0  # e⁷⁰⁰ fits into a double; a cost of e³⁰⁰ is never acceptable
+_LEAST, _LOWEST = 1e-300, -1e300  # replace 0 and −∞
+# in logs, how little the tail beyond an empty cell counts: almost nothing, but dividing by 0 is avoided
 _NEXT_CELL = 40
-_SHARE = 0.1  # of the accuracy in ε that rounding, window and trimming may cost each
-_LEAST_SLOPE = 0.1  # of log δ in ε, for that
-_CANDIDATES = 33  # places at which the range of a sheet is looked for
+_SHARE = 0.1  # rounding, window and trimming may each cost this fraction of the accuracy in ε
+_LEAST_SLOPE = 0.1  # least slope of log δ in ε assumed for that
+_CANDIDATES = 33  # places tried to find the range of a sheet
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,14 @@ class Stretch:
     stop: float
     theta: float
     kappa: float
-    log_value: (
-        Array  # log Σ_{j≥k} r̃_j e^{−θ(ε_j−ε_k)}(1 − e^{−(ε_j−ε_k)}) at the lattice points of the window
-    )
+    # log Σ_{j≥k} r̃_j e^{−θ(ε_j−ε_k)}(1 − e^{−(ε_j−ε_k)}) at the lattice points of the window
+    log_value: Array
     log_tail: Array  # log Σ_{j≥k} r̃_j e^{−(1+θ)(ε_j−ε_k)}
-    log_slack: float  # log of what is added to (upper) or taken from (lower) the sum besides D
-    noise: float  # what D amounts to in the sum, at most
-    relative: float  # log of the factor on the whole, added or taken
+    log_slack: float  # log of what is added to (upper) or subtracted from (lower) the sum besides D
+    noise: float  # largest effect of D on the sum
+    relative: float  # log of a factor on the whole sum, added (upper) or subtracted (lower)
     log_infinity: float
-    log_trimmed: float  # log of the mass that was trimmed off
+    log_trimmed: float  # log of the trimmed mass
     upper: bool
 
     def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
@@ -63,7 +62,7 @@ class Stretch:
         return np.where(np.isnan(total), -np.inf, np.minimum(total, 0.0)), slope
 
     def costs(self, epsilon: Array, accuracy: float) -> tuple[Array, Array, Array, Array]:
-        """How much of log δ(ε) rounding, the window and trimming cost, roughly, and how much each may."""
+        """Roughly what rounding, the window and trimming each cost of log δ(ε), and how much each may cost."""
         k = self._cell(epsilon, self.log_value.size - 1)
         bulk = np.maximum(np.logaddexp(self.log_value[k], self.log_tail[k] - _NEXT_CELL), _LOWEST)
         noise = np.exp(np.minimum(math.log(max(self.noise, _LEAST)) - bulk, _LARGEST_COST))
@@ -74,7 +73,7 @@ class Stretch:
         return noise, missed, trimmed, _SHARE * np.maximum(slope, _LEAST_SLOPE) * accuracy
 
     def good_range(self, epsilon: float, accuracy: float) -> tuple[float, float]:
-        """The ε around the one given, within start … stop, where the sheet costs no more than it may."""
+        """The range of ε around the given one, within start … stop, where no cost exceeds its limit."""
         candidates = np.unique(np.append(np.linspace(self.start, self.stop, _CANDIDATES), epsilon))
         at = int(np.searchsorted(candidates, epsilon))
         *costs, allowed = self.costs(candidates, accuracy)
@@ -96,7 +95,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Chernoff:
-    """What can be said without a transform: δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}), at one ε."""
+    """The bound that needs no transform: δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}), at one ε."""
 
     start: float
     bound: float
@@ -108,6 +107,6 @@ class Chernoff:
         return self.start
 
     def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
-        """The bound, or nothing from below."""
+        """The upper bound; −∞ as the lower bound."""
         value = self.bound if self.upper else -math.inf
         return np.full(epsilon.size, value), np.full(epsilon.size, self.theta)

@@ -1,10 +1,10 @@
 """A first, cheap look at a privacy curve: how far it reaches, where it is steep, how large its products will be.
 
-Cumulants of sums of discrete losses, and the tilt that moves their mean to a given place.
+The module also has the cumulants of sums of discrete losses, and the tilt that moves their mean to a given place.
 
-**Jumps.** The out-of-the-money value v(k) of a run may have a body near 0 and a bump far right of it: with many steps
-or little noise the bump is that of single large jumps, and no tilt e^{(c−1)k} isolates the body. So v may be split by
-a smooth step χ: M = M_body + J, with J the transform of (1−χ)·v (`moments`, `saddles`).
+**Jumps.** The out-of-the-money value v(k) of a run may have a body near 0 and a bump far to the right of it. With
+many steps or little noise, single large jumps cause the bump, and no tilt e^{(c−1)k} isolates the body. So v can be
+split by a smooth step χ: M = M_body + J, where J is the transform of (1−χ)·v (`moments`, `saddles`).
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from scipy.special import log_ndtr
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction
 from ballsbins.accounting.epochs.polygons import hull
 
-# No bound depends on these numbers: they place lattices, whose own error is known (B34 of docs/derivation.md).
-# log δ is not pursued more closely than this where the curve is so flat that ε has little meaning
+# No bound depends on these numbers: they only place lattices, whose error is known (B34 of docs/derivation.md).
+# least slope of log δ assumed when accuracy in ε is converted to log δ: on a flatter curve ε has little meaning
 FLAT = 1e-5
-_RATIO = 1.15  # of the geometric grid
-_SMALLEST = 0.02  # of δ(0) = ½E|S−1|: where that grid begins
-_LEAST_LOG = -100.0  # log δ(0) below which the grid begins no earlier
+_RATIO = 1.15  # ratio of the geometric grid
+_SMALLEST = 0.02  # the grid begins at this fraction of δ(0) = ½E|S−1|
+_LEAST_LOG = -100.0  # least log δ(0) used to choose where the grid begins
 _FARTHEST = 1e5  # ε at which the grid ends
-_DENSE = 300  # cells may grow to ε/_DENSE
-_STEEP = 0.1  # and so far that log δ changes by this
-_LEAST_SLOPE = 1e-9  # against division by 0
-# of n·h²: h²/6 that the polygon above adds to a variance and h²/8 that the one below takes
+_DENSE = 300  # cells may grow to ε/_DENSE,
+_STEEP = 0.1  # but only until log δ changes by this much over one cell
+_LEAST_SLOPE = 1e-9  # avoids division by 0
+# fraction of n·h²: the polygon above adds h²/6 to a variance and the one below takes h²/8
 VARIANCE_SHARE = 0.3
-_LARGEST_ALLOWED = 50.0  # in logs: as good as unlimited
-_LEAST, _LOWEST = 1e-300, -1e300  # in place of 0, against division by it; in place of −∞
-_MOST_NEWTON = 200  # steps, or halvings
-# in deviations of the mean; relative to ε; relative width of θ
+_LARGEST_ALLOWED = 50.0  # logarithm of a limit that is practically infinite
+_LEAST, _LOWEST = 1e-300, -1e300  # replace 0, to avoid division by it, and −∞
+_MOST_NEWTON = 200  # most steps, Newton's or halvings
+# stop the search for θ at these errors: in deviations of the mean; relative to ε; relative width of θ
 _CLOSE, _ROUNDED, _BRACKET = 1e-6, 1e-15, 1e-12
 
-_INVISIBLE = 42.0  # logs below which a part of a sum does not show
+_INVISIBLE = 42.0  # a term this far below the others, in logs, does not change a sum in double precision
 _BEGINS = 8.5  # standard deviations at which Φ is 1 to all digits
 
 
 class Survey:
-    """A first look at one factor: log δ of both directions on a geometric grid, as far out as is needed."""
+    """A first look at one factor: log δ in both directions on a geometric grid, as far out as needed."""
 
     def __init__(self, log_delta: Callable[[Array, Direction], Array]) -> None:
-        """`log_delta` of some ε ≥ 0, rounded up or roughly: as it suits whoever looks."""
+        """Take `log_delta`, a function of some ε ≥ 0: an upper bound or an approximation, as the caller needs."""
         self._log_delta = log_delta
         self.epsilon = np.array([0.0])
         self.log_delta: dict[Direction, Array] = {way: log_delta(self.epsilon, way) for way in DIRECTIONS}
@@ -53,7 +53,7 @@ class Survey:
 
     @classmethod
     def above(cls, curve: Curve) -> Survey:
-        """At the upper bounds of a curve."""
+        """Survey the upper bounds of a curve."""
         return cls(lambda epsilon, direction: curve.log_delta(epsilon, direction).upper)
 
     def _extend(self, far: float) -> None:
@@ -73,7 +73,7 @@ class Survey:
         return float(self.epsilon[below[0] if below.size else -1])
 
     def spacing(self, finer: float) -> Callable[[float], float]:
-        """How wide cells may be at ε: in proportion to ε, and such that δ changes little over one."""
+        """How wide cells may be at ε: proportional to ε, but such that δ changes little over one cell."""
         limits = {}
         for direction in DIRECTIONS:
             with np.errstate(invalid="ignore", divide="ignore"):
@@ -102,7 +102,7 @@ class Survey:
 
 
 def spread_allowed(epsilon: float, accuracy: float, mean: float, variance: float) -> float:
-    """The n·h² that are allowed where δ is large (0.3 of them show in the variance), as if the loss were Gaussian.
+    """The largest n·h² allowed where δ is large, as if the loss were Gaussian; 0.3 of it adds to the variance.
 
     For a Gaussian of variance s², dδ/ds² = φ(a)/2s with a = s/2 − ε/s, and −dδ/dε = e^ε Φ(a − s). Far below the
     mean neither matters.
@@ -117,7 +117,7 @@ def spread_allowed(epsilon: float, accuracy: float, mean: float, variance: float
     )
 
 
-_LUMPS = 2048  # atoms are enough to look for θ
+_LUMPS = 2048  # this many atoms are enough to find θ
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Atoms:
     count: int
 
     def lumped(self) -> Atoms:
-        """At most _LUMPS atoms with nearly the same moments, to look for θ."""
+        """At most _LUMPS atoms with nearly the same moments: enough to find θ."""
         n = self.log_p.size
         if n <= _LUMPS:
             return self
@@ -146,13 +146,13 @@ class Atoms:
         )
 
     def log_moment(self, theta: float) -> float:
-        """Log Σ p e^{θε}, once."""
+        """Log Σ p e^{θε} of one occurrence."""
         x = self.log_p + theta * self.epsilon
         w = float(x.max())
         return w + math.log(float(np.exp(x - w).sum()))
 
     def moments(self, theta: float) -> tuple[float, float, float]:
-        """Log Σ p e^{θε}, tilted mean and tilted variance, once."""
+        """Log Σ p e^{θε}, tilted mean and tilted variance of one occurrence."""
         x = self.log_p + theta * self.epsilon
         w = float(x.max())
         p = np.exp(x - w)
@@ -204,7 +204,7 @@ class Cumulants:
 class Split:
     """A smooth step down from 1 to 0 around the loss `at`; at 0, where v has its kink, it is 1 to all digits.
 
-    A jump to more than `until` changes nothing: what happens beyond is in the value v there.
+    A jump beyond `until` needs no separate treatment: the value v there already contains what happens beyond.
     """
 
     at: float
@@ -213,12 +213,12 @@ class Split:
 
     @classmethod
     def at_valley(cls, at: float, until: float, depth: float = 0.0) -> Split:
-        """As wide as it may be: what is left of v at 0 must not show beside v at the valley, lower by e^{−depth}."""
+        """The widest step at a valley: what it leaves of v at 0 must not show beside v there, lower by e^{−depth}."""
         return cls(at, at / math.sqrt(_INVISIBLE + depth), until)
 
     @classmethod
     def beyond(cls, until: float) -> Split:
-        """A step that begins there and leaves nothing beyond some five times as much."""
+        """A step that begins at `until` and leaves nothing beyond about five times `until`."""
         return cls(3 * until, until / 3, until)
 
     def log_body(self, k: Array) -> Array:
@@ -230,7 +230,7 @@ class Split:
         return np.asarray(log_ndtr((k - self.at) * (math.sqrt(2.0) / self.width)))
 
     def log_local_jump(self, k: Array) -> Array:
-        """The same, cut off smoothly some way beyond `until`."""
+        """Log 1 − χ(k), cut off smoothly some way beyond `until`."""
         jump = self.log_jump(k)
         if math.isinf(self.until):
             return jump
