@@ -1,8 +1,8 @@
-"""The Spark engine: the same batch files as the embedded one, by the machines of a cluster.
+"""The Spark engine: writes the same batch files as the embedded engine, on the machines of a cluster.
 
-The plan is one shuffle: every row gets its batch from (key, epoch, identity) alone, goes to the partition of its
-part, is sorted there, and each partition is written as one part. `build` here takes what the embedded `build` takes,
-and a session:
+The plan is one shuffle. Every row gets its batch from (key, epoch, identity) alone and goes to the partition of its
+part. Each partition is sorted and written as one part. `build` takes the arguments of the embedded `build`, and a
+session:
 
     from ballsbins.batch_files import spark
 

@@ -1,9 +1,9 @@
 """Build batch files and assignments on Spark: executors assign, sort and write; the driver publishes what they wrote.
 
-**Assignments.** Write only who goes where, on Spark: the same file as the embedded engine's `assign`.
+**Assignments.** `assign` writes only the assignment of rows to batches, the same file as the embedded engine's.
 
-Executors sort and truncate the identities in parts; the driver strings the parts together. Poisson draws every batch
-on some executor and reads nothing: it writes about one line per row and epoch, but a join with it repeats rows.
+Executors sort and truncate the identities in parts; the driver concatenates the parts. For Poisson, the executors
+draw the batches and read nothing: the file has about one line per row and epoch, but a join with it repeats rows.
 """
 
 from __future__ import annotations
@@ -64,27 +64,27 @@ def build(
     parts: int | None = None,
     group_readable: bool = False,
 ) -> Manifest:
-    """Write one epoch of batch files on Spark, unless it is there already.
+    """Write one epoch of batch files on Spark, unless it already exists.
 
-    The run is chosen as by the embedded engine.
+    The run is chosen as in the embedded engine.
 
     Args:
-        plan: what is built, from `plan_build`.
-        directory: where; the driver and all executors must reach it under the same address.
+        plan: what to build, from `plan_build`.
+        directory: where to build; the driver and all executors must reach it under the same address.
         key: a master key; or the key of one run, `key.for_run(run)`.
         epoch: the number of the epoch, from 0.
-        report: called with how far the build is.
+        report: called with the progress of the build.
         session: the Spark session, from `session`.
-        parts: the number of partitions and files, at most one for each batch; by default at least one for each core
-            of the cluster. No row's batch depends on it.
-        group_readable: whether a directory of mode 0770 will do.
+        parts: the number of partitions and files, at most one per batch; by default at least one per core of the
+            cluster. It does not affect which batch a row goes to.
+        group_readable: whether to accept a directory of mode 0770.
 
     Returns:
         The manifest of the epoch.
 
     Raises:
-        DataError: Spark failed, or the inputs are not what they were.
-        InvalidInputError: a batch does not fit a Python worker.
+        DataError: Spark failed, or the inputs have changed.
+        InvalidInputError: a batch does not fit into a Python worker.
     """
     here, number = located(directory), stored_epoch(plan.sampler, check_epoch(epoch))
     _require_memory(plan, session)
@@ -118,7 +118,7 @@ def build_epochs(
     parts: int | None = None,
     group_readable: bool = False,
 ) -> list[Manifest]:
-    """Write some epochs of one run, one shuffle for each: `build` for several."""
+    """Write several epochs of one run, one shuffle for each: `build` for several epochs."""
     made = []
     for epoch in epochs:
         made.append(
@@ -133,13 +133,13 @@ def build_epochs(
                 group_readable=group_readable,
             )
         )
-        # The next epoch is of this run, too, even if a trainer has removed this one by then.
+        # The next epoch belongs to this run too, even if a trainer has removed this epoch by then.
         key = key.for_run(made[-1].run)
     return made
 
 
 def _require_memory(plan: BuildPlan, session: SparkSession) -> None:
-    """Refuse batches that a Python worker cannot hold: as stated, or as Spark divides what it is given for Python."""
+    """Refuse batches that do not fit into a Python worker's memory: the stated limit, or Spark's share for Python."""
     settings = session.sparkContext.getConf()
     given = settings.get("spark.executor.pyspark.memory")
     limit = plan.memory.limit
@@ -147,18 +147,18 @@ def _require_memory(plan: BuildPlan, session: SparkSession) -> None:
         cores = int(settings.get("spark.executor.cores") or 1)
         limit = min(limit, Memory.parse(_with_unit(given)).limit // cores)
     limited = replace(plan, memory=Memory(limit), wanted_workers=1)
-    vars(limited)["trial"] = plan.trial  # it has been made once
+    vars(limited)["trial"] = plan.trial  # reuse the trial that has already run
     limited.require_memory()
 
 
 def _with_unit(size: str) -> str:
-    """A size as Spark writes it: 512m, 2g, or a number of mebibytes."""
+    """A size as Spark writes it: 512m, 2g, or a plain number, which means mebibytes."""
     number, unit = size.rstrip("bB").rstrip("kmgKMG"), size.rstrip("bB")[-1:].lower()
     return f"{number}{unit if unit in 'kmg' and unit else 'm'}ib"
 
 
 def hashed(inputs: Inputs, session: SparkSession) -> list[str]:
-    """The hash of every input file, by the executors: what pyarrow reads there, as the embedded engine does."""
+    """The hash of every input file. Executors read the files with pyarrow, as the embedded engine does."""
     if isinstance(inputs, Positions):
         return []
     ship(session)
@@ -181,19 +181,19 @@ def assign(
     session: SparkSession,
     parts: int | None = None,
 ) -> str:
-    """Write the assignment of some epochs as one Parquet file of mode 0600, on Spark; it is as secret as the key.
+    """Write the assignment of some epochs as one Parquet file of mode 0600, on Spark. It is as secret as the key.
 
     Args:
-        plan: what is assigned, from `plan_assignment`.
+        plan: what to assign, from `plan_assignment`.
         path: the file to write; it must not exist yet.
-        key: a master key begins a new run; the key of a run continues it.
+        key: a master key starts a new run; the key of a run continues that run.
         epochs: the epochs to assign, counted from 0.
-        report: called with how far it is.
+        report: called with the progress.
         session: the Spark session, from `session`.
-        parts: the number of partitions of an epoch; no row's batch depends on it.
+        parts: the number of partitions of an epoch; it does not affect which batch a row goes to.
 
     Returns:
-        The public id of the run, which the file's metadata has, too.
+        The public id of the run, which is also in the file's metadata.
 
     Raises:
         DataError: Spark failed, or the file exists.
@@ -208,7 +208,7 @@ def assign(
         parquet.ParquetWriter(sink, schema, compression=plan.compression, write_statistics=False) as file,
     ):
         for epoch in numbers:
-            # Executors reach what is beside the file, on a shared disk or in a store.
+            # Executors can reach files beside the output, on a shared disk or in a store.
             below = made.parent / f".building-{made.name}-{epoch}-{secrets.token_hex(4)}"
             below.make_directory()
             reporter = Reporter(report, [epoch], plan.num_examples, plan.inputs.bytes)
@@ -227,13 +227,15 @@ def assign(
 
 
 def _manifest(plan: BuildPlan, key: Key, epoch: int, per_file: int) -> Manifest:
-    """What the parts are written by. To their writer, Poisson's batches are bins like others, already truncated."""
+    """The manifest that guides the part writer. The writer sees Poisson batches as already truncated bins."""
     if not plan.sampler.partitions:
         require_numbered(plan)
         bins = replace(plan, sampler=BallsAndBins(plan.sampler.steps), mechanism=None)
         return replace(bins.manifest(key, epoch), batches_per_file=per_file)
     drawn = stored_epoch(plan.sampler, epoch)
-    row_order_of(plan.sampler, key, drawn, plan.num_examples, plan.identity)  # refuses what has none
+    row_order_of(
+        plan.sampler, key, drawn, plan.num_examples, plan.identity
+    )  # raises for samplers that have none
     return replace(plan.manifest(key, drawn), batches_per_file=per_file)
 
 
@@ -247,7 +249,7 @@ def _append(file: Any, part: Any, epoch: int, steps: Any, schema: Any) -> None:
 
 
 def batches_per_file(plan: BuildPlan, session: SparkSession, parts: int | None) -> int:
-    """Batches in one part: for so many parts, or for one for each core, and more where they would grow too large."""
+    """Batches in one part: to get `parts` parts, or one part per core and more if parts would be too large."""
     wanted = session.sparkContext.defaultParallelism if parts is None else parts
     number = _check.integer("parts", wanted, 1, advice="State how many files an epoch is cut into.")
     even = -(-plan.sampler.steps // number)
@@ -263,7 +265,7 @@ def write_parts(
     session: SparkSession,
     reporter: Reporter,
 ) -> list[Written]:
-    """Have Spark write all parts into `directory`, and leave word of them in `scratch`; return them in order."""
+    """Let Spark write all parts into `directory` and their list into `scratch`; return the parts in order."""
     load("pyspark", feature="The Spark engine", extra="spark")
     from ballsbins.batch_files.spark.part_writer import FORMAT, BatchSource, Job, read_committed, write_part
     from ballsbins.batch_files.spark.rows import drawn, sorted_rows
@@ -305,7 +307,7 @@ def write_parts(
 
 @contextmanager
 def _spark_errors(where: str, doing: str) -> Iterator[None]:
-    """Turn a failed Spark job into an error that says what failed, without the Java stack."""
+    """Turn a failed Spark job into an error that says what failed, without the Java stack trace."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -319,14 +321,14 @@ def _spark_errors(where: str, doing: str) -> Iterator[None]:
         ) from None
 
 
-_PAUSE = 0.5  # seconds between two looks
+_PAUSE = 0.5  # seconds between two checks
 
 
 @contextmanager
 def watched(
     session: SparkSession, directory: Location, manifest: Manifest, plan: BuildPlan, reporter: Reporter
 ) -> Iterator[None]:
-    """Tell `reporter` from time to time, from a thread of its own, until the block ends."""
+    """Report progress to `reporter` from time to time, in a separate thread, until the block ends."""
     ended = threading.Event()
 
     def watch() -> None:

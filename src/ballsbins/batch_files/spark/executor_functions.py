@@ -1,8 +1,8 @@
-"""What executors compute from the key: bins, words for truncation, and shuffled places, one column in, one out.
+"""Functions that executors compute from the key: bins, truncation words and shuffled places, column to column.
 
-The key comes as a broadcast variable: the functions below hold its number only, so that neither a plan nor an event
-log has more. All are pure functions of (key, epoch, identity): a retry, a lost executor or another partitioning gives
-every row the same answer.
+The key comes as a broadcast variable. The functions below hold only the variable's number, so neither a plan nor an
+event log contains the key. All are pure functions of (key, epoch, identity): a retry, a lost executor or a different
+partitioning gives every row the same answer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ballsbins.samplers.even_batches import break_ties
 from ballsbins.samplers.keystream import Keystream
 
 _CHUNK = 1 << 20
-_PREFIX = 20  # bits of the first word by which boundaries are located
+_PREFIX = 20  # leading bits of the first word, used to locate boundaries
 _SIGN = np.uint64(1 << 63)  # Spark's integers are signed: flipping the highest bit keeps the order
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What is broadcast: a sampler, its key and the epoch; for shuffle also where the parts begin."""
+    """The broadcast data: a sampler, its key and the epoch; for shuffle also where the parts begin."""
 
     sampler: Any
     key: Key
@@ -37,7 +37,7 @@ class Drawn:
 
 
 def bin_function(drawn: Any) -> Any:
-    """The function of a DataFrame from identities, positions or bytes, to balls-and-bins batches."""
+    """The DataFrame function from identities (positions or bytes) to balls-and-bins batches."""
 
     def ballsbins_bin(identities: pa.Array) -> pa.Array:
         secret = drawn.value
@@ -48,7 +48,7 @@ def bin_function(drawn: Any) -> Any:
 
 
 def truncation_function(drawn: Any) -> Any:
-    """The function from (batch, identity) of rows in batch order to the words of which the smallest B stay."""
+    """The function from (batch, identity) of rows in batch order to truncation words: the smallest B are kept."""
 
     def ballsbins_word(batches: pa.Array, identities: pa.Array) -> pa.Array:
         secret = drawn.value
@@ -66,7 +66,7 @@ def truncation_function(drawn: Any) -> Any:
 
 
 def poisson_function(drawn: Any) -> Any:
-    """The function from steps to Poisson batches, as lists of positions, already truncated."""
+    """The function from steps to Poisson batches, as lists of positions, which are already truncated."""
 
     def ballsbins_batch(steps: pa.Array) -> pa.Array:
         secret = drawn.value
@@ -79,10 +79,10 @@ def poisson_function(drawn: Any) -> Any:
 
 
 def shuffle_function(drawn: Any) -> Any:
-    """The function from positions to the part of a row and its place in the shuffled order, 128 random bits.
+    """The function from positions to a row's part and its place in the shuffled order, as 128 random bits.
 
-    The in-memory order breaks ties of 32-bit words by further words without end; four of them leave a tie between any
-    two of n rows with probability n²/2¹²⁹.
+    The in-memory order breaks ties of 32-bit words by an endless sequence of further words. Four words leave a tie
+    between any two of n rows with probability n²/2¹²⁹.
     """
 
     def ballsbins_place(positions: pa.Array) -> pa.Array:
@@ -98,10 +98,10 @@ def shuffle_function(drawn: Any) -> Any:
 def shuffled_boundaries(
     sampler: Shuffle, key: Key, epoch: int, num_examples: int, ranks: NDArray[np.int64]
 ) -> tuple[tuple[int, int], ...]:
-    """The places of the rows at these ranks of the shuffled order.
+    """The places of the rows that have these ranks in the shuffled order.
 
-    Two passes over the words of all positions, in constant memory but for the rows that share the upper 20 bits with
-    one of the answers: n · len(ranks) / 2²⁰ of them.
+    It makes two passes over the words of all positions, in constant memory except for the rows that share the upper
+    20 bits with one of the answers: n · len(ranks) / 2²⁰ of them.
     """
     keystream = sampler.keystream(key, epoch)
     shift = np.uint32(32 - _PREFIX)
@@ -126,13 +126,13 @@ def shuffled_boundaries(
     break_ties(keystream, order, words[1:] == words[:-1])
     before = (
         np.cumsum(np.where(wanted, counts, 0)) - ends
-    )  # gathered rows less all rows, up to a prefix's end
+    )  # number of gathered rows minus number of all rows, up to the end of each prefix
     high, low = _places(keystream, order[ranks + before[prefixes]])
     return tuple(zip(high.tolist(), low.tolist(), strict=True))
 
 
 def _named(identities: pa.Array) -> Any:
-    """Positions as an array, bytes as a list; a row without bytes, which the writer reports, gets any."""
+    """Positions as an array, bytes as a list. A row without bytes gets arbitrary ones; the writer reports it."""
     if pa.types.is_integer(identities.type):
         return identities.to_numpy()
     return [name or b"" for name in identities.to_pylist()]
@@ -149,12 +149,12 @@ def _places(
 def _parts(
     boundaries: tuple[tuple[int, int], ...], high: NDArray[np.uint64], low: NDArray[np.uint64]
 ) -> NDArray[np.int64]:
-    """How many boundaries are at or before each place."""
+    """For each place, the number of boundaries at or before it."""
     first = np.array([boundary[0] for boundary in boundaries], dtype=np.uint64)
     parts = np.searchsorted(first, high, side="right")
     for row in np.flatnonzero(
         parts != np.searchsorted(first, high, side="left")
-    ):  # the boundaries themselves
+    ):  # places whose high half equals that of a boundary
         parts[row] = bisect_right(boundaries, (int(high[row]), int(low[row])))
     return parts
 

@@ -1,8 +1,8 @@
-"""What executors write: one part of whole batches each, straight to its place.
+"""The executors' writer: each task writes one part of whole batches, directly to its final location.
 
-Spark runs a task again when a machine is lost, and sometimes twice at once. So every attempt writes under a name of
-its own, and Spark tells the driver of exactly one attempt for each part, which the manifest names; the others are
-removed.
+Spark runs a task again when a machine is lost, and sometimes runs it twice at the same time. So every attempt writes
+under a unique name. Spark reports exactly one attempt per part to the driver, and the manifest names that one. The
+others are removed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ballsbins.samplers.base import even_cuts
 FORMAT = "ballsbins"
 COMMITTED = "committed.json"
 BATCH, WORD, NAME = "__ballsbins_batch", "__ballsbins_word", "__ballsbins_name"
-_ROWS = 1 << 17  # gathered before whole batches are written
+_ROWS = 1 << 17  # rows to gather before whole batches are written
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a task must know, and may be known: nothing here depends on the key but its commitment."""
+    """What a task needs to know. It is not secret: only the commitment in it depends on the key."""
 
     directory: str
     scratch: str
@@ -46,15 +46,13 @@ class Job:
     rows_per_group: int
     compression: str
     dictionary_encoded: list[str]
-    dictionaries: str = (
-        ""  # the name of a file in the directory: its values are data, and options are seen in logs
-    )
+    dictionaries: str = ""  # the name of a file in the directory, not its content: dictionary values are data, and logs show options
 
     @staticmethod
     def of(
         directory: Location, scratch: Path, manifest: Manifest, plan: BuildPlan, dictionaries: str = ""
     ) -> Job:
-        """A job that leaves its parts in `directory`, and word of them in `scratch`, on the driver's machine."""
+        """A job that writes its parts to `directory`, and their list to `scratch` on the driver's machine."""
         return Job(
             directory.everywhere,
             str(scratch),
@@ -67,12 +65,12 @@ class Job:
         )
 
     def to_option(self) -> str:
-        """As an option of Spark's."""
+        """The job as a Spark option."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_option(option: str) -> Job:
-        """What `to_option` wrote."""
+        """Restore the job that `to_option` wrote."""
         return Job(**json.loads(option))
 
     @property
@@ -88,7 +86,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """One part: where it is, the sizes of its batches and the rows that came; or what is wrong with them."""
+    """One part: its file, the sizes of its batches and the number of incoming rows; or what is wrong with them."""
 
     part: int
     name: str
@@ -100,11 +98,11 @@ class Written(WriterCommitMessage):
 
 
 class BatchSource(DataSource):
-    """The sink `ballsbins`, which takes partitions of sorted rows."""
+    """The Spark sink `ballsbins`, which takes partitions of sorted rows."""
 
     @classmethod
     def name(cls) -> str:
-        """What `DataFrameWriter.format` calls it."""
+        """The name for `DataFrameWriter.format`."""
         return FORMAT
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
@@ -121,22 +119,22 @@ class BatchWriter(DataSourceArrowWriter):
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write one part, on an executor."""
+        """Write one part; this runs on an executor."""
         context = TaskContext.get()
         assert context is not None
         return write_part(self._job, context.partitionId(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave word for the driver, in a process beside it, when every part has been written."""
+        """Store the list of parts for the driver once every part is written; this runs in a process beside it."""
         written = [asdict(message) for message in messages if isinstance(message, Written)]
         Path(self._job.scratch, COMMITTED).write_text(json.dumps(written), encoding="utf-8")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave no word: the driver removes the directory."""
+        """Store nothing: the driver removes the directory."""
 
 
 def read_committed(directory: Path) -> list[Written]:
-    """What `commit` left: the parts, in order."""
+    """The parts that `commit` stored, in order."""
     plain = json.loads((directory / COMMITTED).read_text(encoding="utf-8"))
     return sorted((Written(**entry) for entry in plain), key=lambda written: written.part)
 
@@ -171,11 +169,11 @@ def write_part(job: Job, part: int, chunks: Iterable[pa.RecordBatch]) -> Written
 
 
 class UnfitRowsError(Exception):
-    """Rows that cannot be batched. An answer, not a failure: Spark would only try a failed task again."""
+    """Rows that cannot be batched. Reported as a result, not as a failure: Spark would retry a failed task."""
 
 
 class _Counted:
-    """The rows of a partition as tables, and how many have come."""
+    """The rows of a partition as tables, and a count of those that have come."""
 
     def __init__(self, chunks: Iterable[pa.RecordBatch]) -> None:
         self._chunks, self.count = chunks, 0
@@ -228,7 +226,7 @@ def _ranked(sizes: NDArray[np.int64], columns: pa.Schema, rows: Iterable[pa.Tabl
 def _whole_batches(
     rows: Iterable[pa.Table], begin: int, count: int
 ) -> Iterator[tuple[pa.Table, NDArray[np.int64], int, int]]:
-    """Give rows, the batch of each, and the whole batches step … stop − 1 that they are."""
+    """Give rows, the batch of each row, and the range step … stop − 1 of whole batches that they form."""
     step, held, wanted = 0, [], _ROWS
     for table in rows:
         held.append(table)
@@ -242,7 +240,7 @@ def _whole_batches(
             yield joined.slice(0, whole), batches[:whole], step, last
             step = last
         held = [joined.slice(whole)]
-        wanted = max(_ROWS, 2 * held[0].num_rows)  # of a large batch, look for its end less and less often
+        wanted = max(_ROWS, 2 * held[0].num_rows)  # in a large batch, look for its end at growing intervals
     if held:
         joined = pa.concat_tables(held)
         yield joined, joined.column(BATCH).to_numpy() - begin, step, count
@@ -269,7 +267,7 @@ def _truncated(
 
 
 def _require_unique(column: str, names: pa.Array) -> None:
-    """Raise unless neighbours differ. Equal names are in one batch, and batches are sorted by name."""
+    """Raise unless neighbours differ. Equal names fall into one batch, and batches are sorted by name."""
     if names.null_count:
         raise UnfitRowsError(f"The identity column {column!r} has no value in some row. Every row needs one.")
     found = pc.index(pc.equal(names[1:], names[:-1]), True).as_py()
@@ -282,5 +280,5 @@ def _require_unique(column: str, names: pa.Array) -> None:
 
 
 def _typed(table: pa.Table, columns: pa.Schema) -> pa.Table:
-    """The columns of the input with its types, of which Spark knows fewer."""
+    """The input's columns with their original types; Spark supports fewer types."""
     return table.select(columns.names).cast(columns)

@@ -1,4 +1,4 @@
-"""The rows of the input as a DataFrame: every row gets its identity and its batch, and goes to its part in order."""
+"""The input rows as a DataFrame: every row gets its identity and its batch, and goes to its part in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLACE = "__ballsbins_place"
 
 
 def drawn(plan: BuildPlan, manifest: Manifest, key: Key) -> assignment.Drawn:
-    """What executors need to know of an epoch; secret."""
+    """What executors need to know about an epoch; secret."""
     boundaries: tuple[tuple[int, int], ...] = ()
     if isinstance(plan.sampler, Shuffle):
         ranks = _first_ranks(plan, manifest)
@@ -43,7 +43,7 @@ def drawn(plan: BuildPlan, manifest: Manifest, key: Key) -> assignment.Drawn:
 
 
 def sorted_rows(plan: BuildPlan, manifest: Manifest, session: SparkSession, secret: Any) -> DataFrame:
-    """Partition p has the rows of part p, in the order of the batch files."""
+    """A DataFrame whose partition p has the rows of part p, in the order of the batch files."""
     columns = [sql.col(quoted(name)) for name in plan.inputs.schema.names]
     match plan.sampler:
         case BallsAndBins():
@@ -73,7 +73,7 @@ def _identified(plan: BuildPlan, session: SparkSession) -> DataFrame:
 def _binned(
     plan: BuildPlan, manifest: Manifest, rows: DataFrame, secret: Any, columns: list[Column]
 ) -> DataFrame:
-    """Balls-and-bins: a row's batch follows from its identity; rows to be truncated get a word."""
+    """Balls-and-bins: a row's batch follows from its identity; rows that may be truncated also get a word."""
     identity = sql.col(IDENTITY)
     placed = rows.withColumn(BATCH, assignment.bin_function(secret)(identity))
     parted = placed.repartitionById(manifest.num_parts, _part_of_batch(manifest))
@@ -86,7 +86,7 @@ def _binned(
 
 
 def _drawn_by_step(plan: BuildPlan, manifest: Manifest, session: SparkSession, secret: Any) -> DataFrame:
-    """Poisson: no rows are read; every batch is drawn by itself, as positions."""
+    """Poisson: no rows are read; each batch is drawn separately, as positions."""
     steps = session.range(plan.sampler.steps).select(sql.col("id").cast("int").alias(BATCH))
     parted = steps.repartitionById(manifest.num_parts, _part_of_batch(manifest)).sortWithinPartitions(BATCH)
     positions = assignment.poisson_function(secret)(sql.col(BATCH))
@@ -98,7 +98,7 @@ def _part_of_batch(manifest: Manifest) -> Column:
 
 
 def _first_ranks(plan: BuildPlan, manifest: Manifest) -> NDArray[np.int64]:
-    """The rank of the first row of every part but the first, as far as there are rows."""
+    """The rank of the first row of every part except the first, as far as there are rows."""
     cut, per_file = even_cuts(plan.num_examples, manifest.steps), manifest.batches_per_file
     starts = [cut(step).start for step in range(per_file, manifest.steps, per_file)]
     return np.array([start for start in starts if start < plan.num_examples], dtype=np.int64)
@@ -106,13 +106,13 @@ def _first_ranks(plan: BuildPlan, manifest: Manifest) -> NDArray[np.int64]:
 
 IDENTITY = "__ballsbins_identity"
 _FILE, _ROW, _FIRST = "__ballsbins_file", "__ballsbins_row", "__ballsbins_first"
-_SCHEMES = {"s3": "s3a"}  # where pyarrow.fs and Hadoop call one thing by two names
+_SCHEMES = {"s3": "s3a"}  # pyarrow.fs and Hadoop use different names for the same scheme
 
 
 def identified(
     spark: SparkSession, inputs: Inputs, counts: list[int] | None, identity: IdentityColumn | None
 ) -> DataFrame:
-    """The columns of the input and IDENTITY: the position of a row as an integer, or the bytes of a column."""
+    """The input's columns and IDENTITY: the position of a row as an integer, or the bytes of a column."""
     frame = _read(spark, inputs)
     columns = [sql.col(quoted(name)) for name in inputs.schema.names]
     if identity is not None:
@@ -135,7 +135,7 @@ def identified(
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever characters it has."""
+    """A column name quoted for Spark's expressions, whatever characters it contains."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -148,7 +148,7 @@ def _read(spark: SparkSession, inputs: Inputs) -> DataFrame:
         options: dict[str, Any] = {
             "sep": "\t" if inputs.files[0].kind == "tsv" else ",",
             "header": inputs.csv.header,
-            "enforceSchema": False,  # or columns that stand in another order would be taken for one another
+            "enforceSchema": False,  # otherwise columns in a different order would be mistaken for one another
             "escape": '"',
             "mode": "FAILFAST",
         }
@@ -164,7 +164,7 @@ def _read(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def _as_pyarrow_reads(entry: pa.Field) -> Column:
-    """A column of a text file: an empty text is one, not nothing; and NaN is nothing."""
+    """A text file's column, read as pyarrow does: an empty text is a value, and NaN is missing."""
     types = load("pyarrow.types", feature="Reading CSV", extra="data")
     column = sql.col(quoted(entry.name))
     if types.is_string(entry.type):
@@ -198,7 +198,7 @@ def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tup
 
 
 def _address(file: File) -> str:
-    """Where Spark finds a file."""
+    """The address under which Spark finds a file."""
     if file.location.local is not None:
         return f"file:{file.location.path}"
     scheme, _, rest = file.shown.partition("://")
@@ -214,7 +214,7 @@ def _glob_escaped(address: str) -> str:
 
 
 def _as_bytes(identity: IdentityColumn, schema: pa.Schema) -> Column:
-    """Text as UTF-8, binary as it is, integers as decimal digits."""
+    """The identity as bytes: text as UTF-8, binary unchanged, integers as decimal digits."""
     types = load("pyarrow.types", feature="Batching tables", extra="data")
     column = sql.col(quoted(identity.name))
     if types.is_integer(schema.field(identity.name).type):

@@ -1,7 +1,7 @@
-"""A Spark session that keeps what it handles to itself, and the checks without which none can start.
+"""A Spark session that does not leak secrets, and the checks that must pass before one can start.
 
-The batches are as secret as the key, and Spark likes to tell: so a session that is started here has no web page, and
-encrypts what it writes to local disks (shuffle files are batches; a broadcast variable holds the key). What is sent
+The batches are as secret as the key, and Spark shows a lot by default. So a session started here has no web page, and
+encrypts what it writes to local disks (shuffle files are batches; a broadcast variable holds the key). Traffic
 between machines is encrypted by the cluster's own settings, `spark.authenticate` and `spark.network.crypto.enabled`.
 """
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 LOCAL = "local[*]"
 LEAST_JAVA = 17
-LEAST_SPARK = (4, 1)  # repartitionById and arrow_udf
+LEAST_SPARK = (4, 1)  # the first version with repartitionById and arrow_udf
 _OURS = {
     "spark.app.name": "ballsbins",
-    "spark.ui.enabled": "false",  # it shows how many rows every task read: sizes of batches
+    "spark.ui.enabled": "false",  # the page shows how many rows every task read, which reveals batch sizes
     "spark.ui.showConsoleProgress": "false",
-    "spark.eventLog.enabled": "false",  # so does its log
+    "spark.eventLog.enabled": "false",  # the event log shows the same
     "spark.io.encryption.enabled": "true",
-    "spark.sql.caseSensitive": "true",  # as Parquet files and the embedded engine are
+    "spark.sql.caseSensitive": "true",  # as in Parquet files and the embedded engine
     "spark.log.level": "ERROR",
 }
 
-_shipped: dict[str, tempfile.TemporaryDirectory[str]] = {}  # by application
+_shipped: dict[str, tempfile.TemporaryDirectory[str]] = {}  # the shipped package, by Spark application
 
 
 class MissingJavaError(BallsBinsError):
-    """Spark needs Java, and finds no version of it that it can use."""
+    """Spark needs Java, and found no version that it can use."""
 
 
 @contextmanager
 def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Start a session on `master` and stop it at the end; `settings` are Spark's, on top of ours."""
+    """Start a session on `master` and stop it at the end; `settings` are Spark settings that override ours."""
     sql = load("pyspark.sql", feature="The Spark engine", extra="spark")
     _check_spark_version()
     if not re.fullmatch(r"local(\[.+\])?|yarn|(spark|k8s)://.+", master):
@@ -59,13 +59,13 @@ def session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> I
         advice = "Stop it, or use it: build(…, session=it)."
         raise InvalidInputError("master", master, "left out while another Spark session is active", advice)
     if _is_local(master):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever `python3` is
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run whatever `python3` is
     builder = sql.SparkSession.builder.master(master)
     for name, value in {**_OURS, **(settings or {})}.items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
-    except Exception as error:  # py4j's and PySpark's errors share no base
+    except Exception as error:  # the errors of py4j and PySpark have no common base class
         raise BallsBinsError(
             f"Spark cannot start on {master!r}: {what_failed(error)} Check the address and that the cluster runs; "
             f"{LOCAL!r} needs none."
@@ -81,7 +81,7 @@ def _is_local(master: str) -> bool:
 
 
 def require_java() -> None:
-    """Raise unless there is a Java that Spark can run on."""
+    """Raise unless a Java version that Spark can run on is installed."""
     install = f"Install Java {LEAST_JAVA} or later; on Debian: apt-get install default-jre-headless"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -109,10 +109,10 @@ def _check_spark_version() -> None:
 
 
 def ship(spark: SparkSession) -> None:
-    """Send this package to the executors, which then need numpy, pyarrow and cryptography only.
+    """Send this package to the executors, which then need only numpy, pyarrow and cryptography.
 
-    So the code that assigns rows is the same everywhere, whatever version a machine of the cluster has installed. It
-    is kept until this process ends: an executor that starts later asks for it again.
+    So the code that assigns rows is the same everywhere, whatever version is installed on the cluster's machines. The
+    archive is kept until this process ends, because executors that start later ask for it again.
     """
     context = spark.sparkContext
     application = str(context.applicationId)
@@ -129,7 +129,7 @@ def ship(spark: SparkSession) -> None:
 
 @contextmanager
 def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
-    """Hand `secret` to the executors as a broadcast variable: plans and logs have only its number."""
+    """Pass `secret` to the executors as a broadcast variable: plans and logs contain only its number."""
     variable = spark.sparkContext.broadcast(secret)
     try:
         yield variable
@@ -138,10 +138,10 @@ def broadcast(spark: SparkSession, secret: Any) -> Iterator[Any]:
 
 
 def what_failed(error: BaseException) -> str:
-    """The sentence in an error of Spark that says what went wrong, out of its Java and Python stack traces."""
+    """Extract from a Spark error the sentence that says what went wrong, without Java and Python stack traces."""
     text = str(error).strip()
     python = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    java = re.search(r"^: (.+)$", text, re.MULTILINE)  # behind the call that failed
+    java = re.search(r"^: (.+)$", text, re.MULTILINE)  # follows the call that failed
     if python:
         return str(python[-1])
     return java[1] if java else (text.splitlines() or [type(error).__name__])[0]
