@@ -1,4 +1,4 @@
-"""How batches are drawn: four samplers, the key they follow from, and physical batches."""
+"""How batches are drawn: four samplers, the key that determines the batches, and physical batches."""
 
 from ballsbins.samplers.balls_and_bins import BallsAndBins
 from ballsbins.samplers.base import Batches, Sampler, pooled_noise

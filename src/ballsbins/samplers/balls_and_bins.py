@@ -1,18 +1,18 @@
 """The paper's algorithm "Balls-and-Bins Sampler": every example goes to one uniformly random batch.
 
-**Bins** are exactly uniform integers below a bound, from uniform 32-bit words. By Lemire's rule the product word ·
-bound has the answer in its upper 32 bits. Each answer is hit by ⌊2³²/bound⌋ or one more words; refusing a word
-whenever the lower 32 bits fall below 2³² mod bound leaves exactly ⌊2³²/bound⌋ words for each. A refused word is
-replaced by the word of the next attempt at the same place, so no other answer moves. Refusals have probability
-below bound / 2³²: 0.23 % for ten million.
+**Bins** are exactly uniform integers below a bound, made from uniform 32-bit words. By Lemire's rule, the upper 32
+bits of the product word · bound are the answer. Each answer comes from ⌊2³²/bound⌋ words or one more. Refusing a word
+whenever the lower 32 bits fall below 2³² mod bound leaves exactly ⌊2³²/bound⌋ words for each answer. A refused word
+is replaced by the word of the next attempt at the same place, so no other answer changes. A word is refused with
+probability below bound / 2³²: 0.23 % for ten million.
 
-Words of 32 bits, since the product then fits 64 bits, which compiled array arithmetic offers; the answers are
-exactly uniform at any width.
+Words have 32 bits so that the product fits 64 bits, which compiled array arithmetic offers. The answers are exactly
+uniform at any width.
 
 **Grouping** the numbers 0 … n − 1 by their bins is a counting sort in compiled code, with little memory. Sorting by
-bin is what an epoch costs. A transposition of a sparse matrix with one entry in each row is
-exactly a stable counting sort, and SciPy has it compiled. It writes all over its result; so it is done in
-chunks that fit the processor's cache, and each chunk is then laid out bin by bin in the whole.
+bin is the main cost of an epoch. Transposing a sparse matrix with one entry per row is exactly a stable counting
+sort, and SciPy has it compiled. It writes to scattered places of its result. So it runs on chunks that fit the
+processor's cache, and each chunk is then copied bin by bin into the whole.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from ballsbins.samplers.truncation import TruncatingSampler
 class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     """Put every example into one of `steps` batches, independently and uniformly.
 
-    With `redraw` every epoch draws new bins (the paper). Without, all epochs use the same bins and so the same
-    batches, which costs far more privacy: at σ = 1, T = 1000, 10 epochs and δ = 10⁻⁶ it is ε ≈ 12.5 in place of 0.54.
+    With `redraw` every epoch draws new bins (the paper). Without it, all epochs use the same bins and so the same
+    batches, which costs far more privacy: at σ = 1, T = 1000, 10 epochs and δ = 10⁻⁶ it is ε ≈ 12.5 instead of 0.54.
 
-    Formal guarantees, for a secret key and a keystream that cannot be told from random:
+    Formal guarantees, for a secret key and a keystream that is indistinguishable from random:
 
     * in every epoch each example is in exactly one batch (at most one with `max_batch_size`);
     * each example's bin is exactly uniform on the steps, and independent of the bins of all other examples
       and, with `redraw`, of all other epochs;
     * so the size of each batch before truncation is distributed as Bin(n, 1/T), and given the sizes the
       batches are a uniformly random partition;
-    * the bin of an example is a pure function of the key, the epoch, `steps`, `redraw` and the example's
-      identity: not of the number of examples, of what was drawn before, or of the machine.
+    * the bin of an example is a pure function of the key, the epoch, `steps`, `redraw` and the example's identity. It
+      does not depend on the number of examples, on earlier draws, or on the machine.
 
     Args:
         steps: T, the number of batches in one epoch.
         redraw: whether every epoch draws new bins.
         max_batch_size: the size to which larger batches are truncated; None for no limit.
-        num_examples: the number of examples that truncation is accounted for; needed with `max_batch_size`.
+        num_examples: the number of examples for which truncation is accounted; needed with `max_batch_size`.
 
     Example:
         >>> batches = BallsAndBins(steps=3).batches(num_examples=7, key=1)
@@ -67,7 +67,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
 
     @property
     def name(self) -> str:
-        """What people call it; fixed bins are told apart."""
+        """The name to show to people; it marks fixed bins."""
         return "balls-and-bins" if self.redraw else "balls-and-bins (fixed bins)"
 
     @property
@@ -82,26 +82,26 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return not self.redraw
 
     def __post_init__(self) -> None:
-        """Validate the fields, once."""
+        """Validate the fields."""
         super().__post_init__()
         if not isinstance(self.redraw, bool):
             advice = "True draws new bins each epoch, False keeps them."
             raise InvalidInputError("redraw", self.redraw, "True or False", advice)
 
     def bins(self, key: Key | bytes | int, epoch: int, start: int, stop: int) -> NDArray[np.uint32]:
-        """Draw the bins of a range of examples, in time proportional to their number.
+        """Draw the bins of a range of examples, in time proportional to its length.
 
         Args:
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
             start: the first example of the range.
-            stop: the first example behind the range.
+            stop: the end of the range, exclusive.
 
         Returns:
             The bins of the examples start … stop − 1, from 0 to steps − 1.
 
         Raises:
-            InvalidInputError: the range or the epoch is not one.
+            InvalidInputError: the range or the epoch is not valid.
         """
         advice = "Give the range of examples as 0 <= start <= stop."
         last = _check.integer("stop", stop, 0, MAX_EXAMPLES, advice=advice)
@@ -113,10 +113,10 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
     ) -> NDArray[np.uint32]:
         """Draw the bins of any examples.
 
-        An index and bytes name different examples, whatever the bytes are: use one kind for one data set.
+        An index and bytes always name different examples, whatever the bytes are: use one kind for one data set.
 
         Args:
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
             identities: an array of indices, or a sequence of bytes that are unique in the data set.
 
@@ -132,7 +132,7 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         """Draw the bin of one example, in constant time.
 
         Args:
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
             identity: the index of the example, or the bytes that name it.
 
@@ -182,7 +182,9 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return uniform_below(self.steps, words[:, 0], redraw)
 
     def _least_memory(self, num_examples: int) -> int:
-        return 6 * num_examples + 8 * self.steps  # an index and a bin; where each batch begins
+        return (
+            6 * num_examples + 8 * self.steps
+        )  # an index and a bin per example; the beginning of each batch
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         keystream = self._keystream(key, epoch)
@@ -224,7 +226,7 @@ def _multiply_high(bound: int, words: NDArray[np.uint32]) -> tuple[NDArray[np.ui
 
 _DRAWN = 1 << 18  # bins drawn at once: their 64-bit temporaries stay in the cache
 _SORTED = 1 << 20  # examples sorted at once
-_PER_BIN = 16  # but at least so many for each bin, or visiting all the bins costs more than the examples
+_PER_BIN = 16  # but at least this many per bin, otherwise visiting all the bins costs more than the examples
 
 
 @dataclass(frozen=True)
@@ -238,10 +240,10 @@ class Grouped:
 def group_by_bin(
     bins: Callable[[int, int], NDArray[np.uint32]], num_examples: int, num_bins: int, chunk: int = _SORTED
 ) -> Grouped:
-    """Group the examples by `bins(start, stop)`, the bins of a range of them.
+    """Group the examples by bin; `bins(start, stop)` gives the bins of a range of them.
 
-    Memory besides the result: 2 or 4 bytes per example for the bins, and up to 22 bytes per example of one
-    chunk (10 where one chunk holds all), which is at most a third of all if there are several.
+    Memory besides the result: 2 or 4 bytes per example for the bins, and up to 22 bytes per example of one chunk (10
+    if one chunk holds all), which is at most a third of all if there are several.
     """
     narrow: type[np.uint16 | np.int32] = np.uint16 if num_bins <= 2**16 else np.int32
     stored = np.empty(num_examples, dtype=narrow)
@@ -253,7 +255,7 @@ def group_by_bin(
     if pieces <= 1:
         return Grouped(*_sort(stored, num_bins))
 
-    size = -(-num_examples // (pieces + 1))  # one more, so that a chunk is at most a third of all
+    size = -(-num_examples // (pieces + 1))  # one more piece, so that a chunk is at most a third of all
     offsets = np.zeros(num_bins + 1, dtype=np.int64)
     for start in range(0, num_examples, size):
         offsets[1:] += np.bincount(stored[start : start + size], minlength=num_bins)
@@ -273,7 +275,7 @@ def group_by_bin(
 
 
 def _sort(bins: NDArray[np.integer], num_bins: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the places of `bins` in order of their bin, then of place; and where each bin begins."""
+    """Return the places of `bins` ordered by bin and then by place, and where each bin begins."""
     from scipy.sparse import csr_array
 
     rows = len(bins)

@@ -1,7 +1,7 @@
-"""The contract of a sampler: public facts as fields; the number of examples and the key as arguments.
+"""The contract of a sampler: public facts are fields; the number of examples and the key are arguments.
 
-The realised sizes of batches are secret: given them, balls-and-bins has only the guarantee of Shuffle.
-Nothing here logs or prints them, and no error names one.
+The realised sizes of batches are secret: once they are known, balls-and-bins has only the guarantee of Shuffle.
+Nothing here logs or prints them, and no error states one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key, as_key
 from ballsbins.samplers.physical import IndexArray, check_rank, rank_slice
 
-MAX_STEPS = 10**12  # most steps of a sampler that is only accounted for
-MAX_DRAWN_STEPS = 2**31 - 1  # most steps where batches are drawn: bins are 32-bit integers
+MAX_STEPS = 10**12  # limit for samplers that are only accounted for
+MAX_DRAWN_STEPS = 2**31 - 1  # limit for drawing batches: bins are 32-bit integers
 MAX_EXAMPLES = 2**48  # beyond any data set, and far enough below 2⁶³ that no sum of indices overflows
 MAX_EPOCH = 2**63 - 1
 
@@ -37,11 +37,11 @@ Draw = Callable[[int], IndexArray]
 class Sampler(ABC):
     """How the batches of one epoch are drawn: the base of the four samplers.
 
-    What holds for a sampler is asked of the sampler. The class attributes say in which ways samplers differ:
+    Ask the sampler object for its properties. The class attributes say in which ways samplers differ:
     `is_random`, `random_sizes`, `partitions` and `amplifies`.
 
     Args:
-        steps: T in the paper, the number of batches in one epoch, from 1 to 10¹². From n examples and a batch size b
+        steps: T in the paper, the number of batches in one epoch, from 1 to 10¹². For n examples and a batch size b
             it is ⌈n/b⌉.
 
     Example:
@@ -54,10 +54,10 @@ class Sampler(ABC):
 
     steps: int
 
-    type_name: ClassVar[str]  # what a saved sampler is called; part of the key's domain, so never change one
-    # Whether anything about the batches is random, and so secret.
+    type_name: ClassVar[str]  # the name in saved samplers; part of the key's domain, so never change one
+    # Whether anything about the batches is random, and therefore secret.
     is_random: ClassVar[bool] = True
-    # Whether the sizes of batches are random: they are then as secret as the key, and unlimited unless truncated.
+    # Whether the sizes of batches are random: then they are as secret as the key, and unlimited unless truncated.
     random_sizes: ClassVar[bool]
     # Whether each example is in exactly one batch of an epoch (before truncation).
     partitions: ClassVar[bool] = True
@@ -73,7 +73,7 @@ class Sampler(ABC):
             Sampler._types[type_name] = cls
 
     def __post_init__(self) -> None:
-        """Validate the fields, once."""
+        """Validate the fields."""
         advice = "State the number of batches in one epoch; from a batch size b it is ceil(num_examples / b)."
         steps = _check.integer("steps", self.steps, 1, MAX_STEPS, advice=advice)
         object.__setattr__(self, "steps", steps)
@@ -81,28 +81,28 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What people call it, such as "balls-and-bins"."""
+        """The name to show to people, such as "balls-and-bins"."""
 
     @property
     @abstractmethod
     def batching(self) -> str:
-        """How its batches are drawn, in words that a user of PyTorch knows; to follow "batches: "."""
+        """How its batches are drawn, in words that a PyTorch user knows; the text follows "batches: "."""
 
     @classmethod
     def for_batch_size(cls, num_examples: int, batch_size: int, **options: Any) -> Self:
-        """Give the sampler of T = ⌈n/b⌉ steps, so that batches have b examples, or b on average.
+        """Give the sampler with T = ⌈n/b⌉ steps, so that batches have b examples, exactly or on average.
 
         Args:
             num_examples: n, the number of examples in the data set.
-            batch_size: b, the size of a batch, or its expected size where sizes are random; from 1 to n.
-            **options: the sampler's other fields, such as `redraw=False`. With `max_batch_size`, the number of
-                examples that truncation is accounted for is n.
+            batch_size: b, the size of a batch, or its expected size if sizes are random; from 1 to n.
+            **options: the sampler's other fields, such as `redraw=False`. With `max_batch_size`, truncation is
+                accounted for n examples.
 
         Returns:
             The sampler.
 
         Raises:
-            InvalidInputError: a number is out of its range.
+            InvalidInputError: a number is out of range.
 
         Example:
             >>> from ballsbins import BallsAndBins
@@ -125,17 +125,17 @@ class Sampler(ABC):
 
     @property
     def draws_once(self) -> bool:
-        """Whether all epochs have the same batches. E epochs are then as private as one with the noise σ/√E."""
+        """Whether all epochs have the same batches. Then E epochs are as private as one with the noise σ/√E."""
         return False
 
     @property
     def max_batch_size(self) -> int | None:
-        """The size to which larger batches are truncated; None if no batch ever is."""
+        """The size to which larger batches are truncated; None if batches are never truncated."""
         return None
 
     @property
     def num_examples(self) -> int | None:
-        """The number of examples that truncation is accounted for; None if it is not stated."""
+        """The number of examples for which truncation is accounted; None if it is not stated."""
         return None
 
     def truncated_to(self, max_batch_size: int, num_examples: int) -> Sampler:
@@ -149,7 +149,7 @@ class Sampler(ABC):
             The sampler whose batches have at most `max_batch_size` examples.
 
         Raises:
-            InvalidInputError: the sampler's batches have one size already.
+            InvalidInputError: the sampler's batches already have a fixed size.
         """
         advice = "Batches of Shuffle and Deterministic have one size already."
         raise InvalidInputError("max_batch_size", max_batch_size, f"None for {self!r}", advice)
@@ -169,19 +169,19 @@ class Sampler(ABC):
             num_examples: n, the number of examples in the data set.
 
         Returns:
-            A public number; None if the sizes are random and not limited.
+            A public number; None if the sizes are random and unlimited.
         """
         return max(1, -(-num_examples // self.steps))
 
     def batches(self, num_examples: int, key: Key | bytes | int, epoch: int = 0, start: int = 0) -> Batches:
         """Draw the batches of one epoch.
 
-        The same arguments give the same batches, on any machine, at any time: to resume, give the epoch and the step.
-        Every run needs a key of its own: `Key.for_run` derives one.
+        The same arguments give the same batches, on any machine, at any time. To resume, pass the epoch and the step.
+        Every run needs its own key: `Key.for_run` derives one.
 
         Args:
             num_examples: n, the number of examples in the data set.
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
             start: the first step to give, from 0 to `steps`.
 
@@ -189,7 +189,7 @@ class Sampler(ABC):
             The batches of steps start … steps − 1, as arrays of example indices.
 
         Raises:
-            InvalidInputError: an argument is out of its range, or an epoch does not fit this machine's memory.
+            InvalidInputError: an argument is out of range, or an epoch does not fit into this machine's memory.
         """
         self._check_drawn_steps()
         examples, number = self._check_num_examples(num_examples), check_epoch(epoch)
@@ -211,13 +211,13 @@ class Sampler(ABC):
         """Build the sampler that `to_dict` wrote.
 
         Args:
-            saved: what `to_dict` gave. All fields must be there, and no others.
+            saved: the result of `to_dict`. All fields must be present, and no others.
 
         Returns:
             The sampler.
 
         Raises:
-            InvalidInputError: the type is not known, or a field is missing, unknown or out of its range.
+            InvalidInputError: the type is unknown, or a field is missing, unknown or out of range.
         """
         name = _check.mapping("a saved sampler", saved, advice="Give what to_dict wrote.").get("type")
         if not isinstance(name, str) or name not in Sampler._types:
@@ -230,28 +230,28 @@ class Sampler(ABC):
         return kind(**_check.fields(f"a saved {name}", found, {field.name for field in fields(kind)}))
 
     def __repr__(self) -> str:
-        """Show the call that builds this sampler, without what was left out."""
+        """Show the call that builds this sampler, without fields that are None."""
         shown = [(field.name, getattr(self, field.name)) for field in fields(self)]
         inside = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
         return f"{type(self).__name__}({inside})"
 
     def _check_drawn_steps(self) -> None:
-        """Refuse to draw more batches than can be counted; accounting knows no such limit."""
+        """Refuse to draw more batches than can be numbered; accounting has no such limit."""
         advice = "So many batches can be accounted for, but not drawn: use larger batches."
         _check.integer("steps", self.steps, 1, MAX_DRAWN_STEPS, advice=advice)
 
     def _check_step(self, step: int) -> int:
-        """Return `step` if the epoch has it."""
+        """Return `step` if the epoch has this step."""
         advice = f"This epoch has {self.steps:,} steps, counted from 0."
         return _check.integer("step", step, 0, self.steps - 1, advice=advice)
 
     def _check_num_examples(self, num_examples: int) -> int:
-        """Return `num_examples` if it is one that this sampler may batch."""
+        """Return `num_examples` if this sampler can batch that many."""
         advice = "Give the number of examples in the data set."
         return _check.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
 
     def _check_memory(self, num_examples: int) -> None:
-        """Raise where an epoch of so many examples cannot fit this machine, before anything is drawn."""
+        """Raise if an epoch of so many examples cannot fit into this machine's memory, before anything is drawn."""
         memory, least = physical_memory(), self._least_memory(num_examples)
         if least > memory:
             bound = f"so small that its {least:,} bytes (for {self.steps:,} steps) fit the {memory:,} here"
@@ -259,7 +259,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _least_memory(self, num_examples: int) -> int:
-        """Return a number of bytes without which no batch of so many examples can be drawn."""
+        """Return a lower bound, in bytes, on the memory needed to draw a batch of so many examples."""
 
     @abstractmethod
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
@@ -269,24 +269,24 @@ class Sampler(ABC):
 class Batches:
     """The batches of one epoch from step `start` on: iterable any number of times, with an exact length.
 
-    `batches[j]` is the j-th that iteration gives; `batches.at(step)` counts from the epoch's beginning. Empty
-    batches are given, never skipped. Arrays are read-only, with 4 bytes per index up to 2³² − 1 examples and 8
-    above. What is large is drawn at first use and left out of pickles; a pickle does hold the key. The length
-    of a batch is secret (except for Shuffle and Deterministic): log it nowhere, divide by the public n/T.
+    `batches[j]` is the j-th batch of the iteration; `batches.at(step)` counts from the epoch's beginning. Empty
+    batches are given, never skipped. Arrays are read-only, with 4 bytes per index up to 2³² − 1 examples and 8 above.
+    Large data is drawn at first use and left out of pickles, but a pickle does hold the key. The length of a batch is
+    secret (except for Shuffle and Deterministic): do not log it, and divide by the public n/T.
 
-    Formal guarantees: iteration, `[j]` and `at` agree; a later start gives the same batches as an earlier one
-    from there on; over all ranks of `for_rank` every batch is partitioned, and every rank has all the steps.
+    Formal guarantees: iteration, `[j]` and `at` agree; a later start gives the same batches as an earlier one from
+    there on; over all ranks of `for_rank` every batch is partitioned, and every rank gets all the steps.
     """
 
     def __init__(self, sampler: Sampler, num_examples: int, key: Key, epoch: int, start: int) -> None:
-        """Take validated arguments: use `Sampler.batches`, which validates."""
+        """Take validated arguments. Call `Sampler.batches` instead, which validates them."""
         self._sampler, self._num_examples, self._key = sampler, num_examples, key
         self._epoch, self._start = epoch, start
         self._rank, self._world_size = 0, 1
         self._draw: Draw | None = None
 
     def __len__(self) -> int:
-        """Count the steps from `start` to the epoch's end."""
+        """The number of steps from `start` to the end of the epoch."""
         return self._sampler.steps - self._start
 
     def __iter__(self) -> Iterator[IndexArray]:
@@ -317,7 +317,7 @@ class Batches:
         return batch
 
     def for_rank(self, rank: int, world_size: int) -> Batches:
-        """Give this rank's share of every batch: as many steps as the whole, also where a share is empty.
+        """Give this rank's share of every batch. It has as many steps as the whole, even if a share is empty.
 
         Args:
             rank: the number of this process, from 0.
@@ -327,7 +327,7 @@ class Batches:
             Batches of the same steps, each with every world_size-th example.
 
         Raises:
-            InvalidInputError: the rank is out of its range, or these batches are a share already.
+            InvalidInputError: the rank is out of range, or these batches are already a share.
         """
         checked = check_rank(rank, world_size)
         if self._world_size != 1:
@@ -351,7 +351,7 @@ class Batches:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be drawn again."""
+        """Leave out data that can be drawn again."""
         return self.__dict__ | {"_draw": None}
 
     def _drawn(self) -> Draw:
@@ -363,7 +363,7 @@ class Batches:
 
 
 def pooled_noise(noise_multiplier: float, visits: int) -> float:
-    """The noise multiplier of one visit to a batch that is as private as `visits` to the same batch: σ/√visits.
+    """The noise multiplier at which one visit to a batch is as private as `visits` visits at σ: σ/√visits.
 
     The sum of what the visits release is a sufficient statistic: it has `visits` times the signal and √visits times
     the noise.
@@ -372,12 +372,12 @@ def pooled_noise(noise_multiplier: float, visits: int) -> float:
 
 
 def check_epoch(epoch: int) -> int:
-    """Return `epoch` if it may be one."""
+    """Return `epoch` if it is a valid epoch number."""
     return _check.integer("epoch", epoch, 0, MAX_EPOCH, advice="Epochs count from 0.")
 
 
 def physical_memory() -> int:
-    """Return the bytes of memory of this machine, or a number beyond all bounds where it does not say."""
+    """Return the bytes of memory of this machine, or a number beyond all bounds if it cannot be determined."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not a POSIX system
@@ -390,7 +390,7 @@ def index_dtype(num_examples: int) -> type[np.uint32 | np.int64]:
 
 
 def even_cuts(num_examples: int, steps: int) -> Callable[[int], slice]:
-    """Return the function from a step to its part of 0 … n − 1: the first n mod T parts have one more."""
+    """Return the function from a step to its part of 0 … n − 1: the first n mod T parts have one extra element."""
     size, longer = divmod(num_examples, steps)
 
     def cut(step: int) -> slice:

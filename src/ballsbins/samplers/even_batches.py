@@ -18,14 +18,14 @@ from ballsbins.samplers.physical import IndexArray
 
 @dataclass(frozen=True, repr=False)
 class Deterministic(Sampler, type_name="deterministic"):
-    """Cut the examples, in the given order, into `steps` batches: the same in every epoch, whatever the key.
+    """Cut the examples, in the given order, into `steps` batches: the same in every epoch and for every key.
 
     Formal guarantees:
 
     * each example is in exactly one batch;
-    * the batches are consecutive ranges, and their sizes differ by at most one (the paper asks for n = b·T,
-      where they are equal);
-    * nothing is random: the order of the data is taken to be known to everybody.
+    * the batches are consecutive ranges, and their sizes differ by at most one (the paper requires n = b·T, which
+      makes them equal);
+    * nothing is random: the order of the data is assumed to be known to everybody.
 
     Args:
         steps: T, the number of batches in one epoch.
@@ -43,7 +43,7 @@ class Deterministic(Sampler, type_name="deterministic"):
     draws_once = True
 
     def _least_memory(self, num_examples: int) -> int:
-        return 4 * (num_examples // self.steps)  # of one batch
+        return 4 * (num_examples // self.steps)  # memory of one batch
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         cut, dtype = even_cuts(num_examples, self.steps), index_dtype(num_examples)
@@ -59,11 +59,11 @@ class Deterministic(Sampler, type_name="deterministic"):
 class Shuffle(Sampler, type_name="shuffle"):
     """Put the examples in a uniformly random order, new in every epoch, and cut it into `steps` batches.
 
-    Formal guarantees, for a secret key and a keystream that cannot be told from random:
+    Formal guarantees, for a secret key and a keystream that is indistinguishable from random:
 
     * each example is in exactly one batch of every epoch;
-    * the sizes of the batches differ by at most one, and are public: the first n mod T have one more;
-    * every order of the examples is exactly equally likely, and the orders of different epochs are
+    * the sizes of the batches differ by at most one, and are public: the first n mod T batches have one extra
+    example; * every order of the examples is exactly equally likely, and the orders of different epochs are
       independent (examples are ordered by a sequence of independent uniform words, read as far as needed).
 
     Args:
@@ -81,11 +81,11 @@ class Shuffle(Sampler, type_name="shuffle"):
     batching = "a new random order cut into batches, as DataLoader(shuffle=True) and poisson_sampling=False have them"
 
     def order(self, num_examples: int, key: Key | bytes | int, epoch: int = 0) -> IndexArray:
-        """Draw the random order of an epoch: the batches are its parts, one after the other.
+        """Draw the random order of an epoch; the batches are its consecutive parts.
 
         Args:
             num_examples: n, the number of examples in the data set.
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
 
         Returns:
@@ -96,14 +96,14 @@ class Shuffle(Sampler, type_name="shuffle"):
         return random_order(self.keystream(key, number), examples, packed=examples < 2**32)
 
     def keystream(self, key: Key | bytes | int, epoch: int) -> Keystream:
-        """Give the words by which the examples of an epoch are ordered: stream 0 first, ties by stream 1, and so on.
+        """Give the words that order the examples of an epoch: stream 0 first, ties by stream 1, and so on.
 
         Args:
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
 
         Returns:
-            The keystream of this sampler's orders in this epoch.
+            The keystream that determines this sampler's order in this epoch.
         """
         return Keystream(as_key(key), self.type_name, self.steps, "order", check_epoch(epoch))
 
@@ -118,8 +118,8 @@ class Shuffle(Sampler, type_name="shuffle"):
 def random_order(keystream: Keystream, num_examples: int, *, packed: bool) -> IndexArray:
     """Sort the indices by their word in stream 0, ties by their word in stream 1, and so on.
 
-    `packed` sorts word and index together as one 64-bit number, in place: faster and half the memory, but an
-    index must then fit 32 bits. Both give the same order.
+    `packed` sorts word and index together as one 64-bit number, in place. This is faster and takes half the memory,
+    but an index must then fit into 32 bits. Both give the same order.
     """
     dtype: type[np.uint32 | np.int64] = index_dtype(num_examples)
     words = keystream.words32(0, 0, num_examples)
@@ -142,13 +142,13 @@ def random_order(keystream: Keystream, num_examples: int, *, packed: bool) -> In
 
 
 def break_ties(keystream: Keystream, order: IndexArray, tied: NDArray[np.bool_]) -> None:
-    """Sort each run of tied places in `order` by further words; tied[j] says that j and j + 1 are tied."""
+    """Sort each run of tied places in `order` by further words; tied[j] means that j and j + 1 are tied."""
     places, runs = _tied_runs(tied)
     stream = 0
     while len(places):
         stream += 1
         words = keystream.words32_at(stream, order[places])
-        rank = np.lexsort((words, runs))  # each run stays where it is
+        rank = np.lexsort((words, runs))  # each run stays in its place
         order[places] = order[places][rank]
         words = words[rank]
         among, new_runs = _tied_runs((words[1:] == words[:-1]) & (runs[1:] == runs[:-1]))
@@ -156,7 +156,7 @@ def break_ties(keystream: Keystream, order: IndexArray, tied: NDArray[np.bool_])
 
 
 def _tied_runs(tied: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places that are tied to the one before or after, and the number of the run of each."""
+    """Return the places that are tied to the one before or after, and the run number of each."""
     left = np.flatnonzero(tied)
     places = np.union1d(left, left + 1)
     if not len(places):

@@ -1,8 +1,8 @@
-"""The secret key from which all batch assignments and all training noise follow.
+"""The secret key that determines all batch assignments and all training noise.
 
-Anybody who knows the key knows every batch, and then the privacy statement is void. So a key is read from a
-file that only its owner can read, no repr, error or format shows its bytes, and only its commitment may be
-stored beside a checkpoint.
+Anybody who knows the key knows every batch, and then the privacy statement is void. So a key is read from a file that
+only its owner can read; no repr, error or format shows its bytes; and only its commitment may be stored beside a
+checkpoint.
 
 A key file holds a master secret. Every run derives its own key from it and a public random run id
 (`Key.for_run`), so one key file serves any number of runs and no two of them share batches or noise.
@@ -25,24 +25,24 @@ from ballsbins.errors import SecretError
 
 KEY_BYTES = 32
 KEY_FILE_VARIABLE = "BALLSBINS_KEY_FILE"
-SEED_RUN = "seed"  # the run id of every run under a plain seed: such runs are meant to repeat
+SEED_RUN = "seed"  # the run id of every run with a plain seed: such runs are meant to repeat
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _DOMAIN = b"ballsbins/1"  # a change here changes every assignment ever drawn
-_LARGEST_FILE = 4096  # enough to tell a key file from something else
+_LARGEST_FILE = 4096  # bytes to read: enough to tell a key file from something else
 
 
 class Key:
-    """Thirty-two secret bytes; shown only by their commitment.
+    """Thirty-two secret bytes, of which only a commitment is ever shown.
 
-    Formal guarantees, taking HMAC-SHA256 to be a pseudorandom function:
+    Formal guarantees, assuming that HMAC-SHA256 is a pseudorandom function:
 
-    * `derive` gives unrelated keys for different domains, and none of them tells anything about this key;
-    * `commitment` is the same for the same key, differs for two given keys but with probability 2⁻⁶⁴, and
-      tells nothing else about a key that came from the operating system;
-    * `for_run` gives unrelated keys for different run ids: neither batches nor noise of one run tell
-      anything about those of another;
-    * no repr, str, format or error shows the bytes. Pickling carries them, since workers need the key: a
-      pickled key is as secret as the key itself.
+    * `derive` gives unrelated keys for different domains, and none of them reveals anything about this key;
+    * `commitment` is the same for the same key, differs for two given keys except with probability 2⁻⁶⁴, and
+      reveals nothing else about a key that came from the operating system;
+    * `for_run` gives unrelated keys for different run ids: neither batches nor noise of one run reveal anything
+      about those of another;
+    * no repr, str, format or error shows the bytes. Pickles do contain them, since workers need the key: a pickled
+      key is as secret as the key itself.
 
     Args:
         secret: 32 bytes, for example `secrets.token_bytes(32)`; `new_key()` does that.
@@ -83,10 +83,10 @@ class Key:
 
     @classmethod
     def from_seed(cls, seed: int) -> Key:
-        """Make a key from a plain integer, for experiments that are to be repeated by others.
+        """Make a key from a plain integer, for experiments that others should be able to repeat.
 
-        Not secret: anybody who guesses the seed knows every batch and all noise. Never use it where the privacy
-        statement is to hold; `is_secret` is then False, so that a report can say so.
+        The key is not secret: anybody who guesses the seed knows every batch and all noise. Never use it where the
+        privacy statement must hold. `is_secret` is then False, so that a report can say so.
 
         Args:
             seed: from 0 to 2⁶⁴ − 1.
@@ -95,14 +95,14 @@ class Key:
             The key, the same for the same seed.
 
         Raises:
-            SecretError: the integer has more than 64 bits: perhaps it is a key, so it is not shown.
-            InvalidInputError: it is not an integer from 0.
+            SecretError: the integer has more than 64 bits. It might be a key, so it is not shown.
+            InvalidInputError: it is not an integer, or is negative.
         """
         bits = 64
         advice = "A seed is for experiments only; for a secret key use ballsbins.new_key()."
         if (
             isinstance(seed, int) and seed.bit_length() > bits
-        ):  # perhaps key bytes as an integer: do not show them
+        ):  # it might be key bytes as an integer: do not show them
             raise SecretError(
                 f"This seed has {seed.bit_length()} bits, but may have at most {bits}. {advice}"
             )
@@ -114,13 +114,13 @@ class Key:
         """Read a key file: 32 raw bytes, or 64 hexadecimal digits and a newline.
 
         Args:
-            path: a regular file of mode 0600 or 0400: nobody but its owner may read it.
+            path: a regular file of mode 0600 or 0400, which only its owner may read.
 
         Returns:
             The master key.
 
         Raises:
-            SecretError: the file cannot be read, others can read it, or it holds something else.
+            SecretError: the file cannot be read, others can read it, or it does not hold a key.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise SecretError(f"The path of a key file is text, not a {type(path).__name__}. Name the file.")
@@ -153,7 +153,7 @@ class Key:
         return cls.from_file(path)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the key as hexadecimal digits to a new file of mode 0600; never touch an existing one.
+        """Write the key as hexadecimal digits to a new file of mode 0600; an existing file is never changed.
 
         Args:
             path: a file that does not exist yet.
@@ -188,12 +188,12 @@ class Key:
         """Derive the key of one run from this master key and the run's public id.
 
         Args:
-            run: the id of a run that is continued, as its card, checkpoint or manifest records it. Leave it out to
-                begin a run: a new random id is drawn.
+            run: the id of the run to continue, as recorded in its card, checkpoint or manifest. Omit it to start a
+                new run with a new random id.
 
         Returns:
-            The run's own key. A key that belongs to a run already is returned as it is. A plain seed is its own run,
-            with the id "seed": experiments repeat.
+            The run's own key. A key that already belongs to a run is returned unchanged. A plain seed is its own run,
+            with the id "seed", so that experiments repeat.
 
         Raises:
             SecretError: `run` is not a run id, or this key belongs to another run.
@@ -227,9 +227,9 @@ class Key:
         return _restore(self.derive("run", chosen), True, chosen, self.commitment())
 
     def commitment(self) -> str:
-        """Give sixteen hexadecimal digits that tell two master keys apart: store them to detect a wrong key.
+        """Give sixteen hexadecimal digits that identify a master key: store them to detect a wrong key.
 
-        All runs of one master key have its commitment; `run` tells them apart.
+        All runs of one master key have the same commitment; `run` tells them apart.
 
         Returns:
             The commitment; it may be public.
@@ -237,10 +237,10 @@ class Key:
         return self._master_commitment or self.derive("commitment")[:8].hex()
 
     def require(self, commitment: str) -> None:
-        """Refuse to go on with another key than a run began with: the check to make when a run resumes.
+        """Raise if a run began with a different key: make this check when a run resumes.
 
         Args:
-            commitment: what was stored when the run began.
+            commitment: the commitment stored when the run began.
 
         Raises:
             SecretError: it is not this key's commitment.
@@ -252,7 +252,7 @@ class Key:
             )
 
     def derive(self, *domain: str | int | bytes) -> bytes:
-        """Derive the secret of one purpose.
+        """Derive the secret for one purpose.
 
         Args:
             domain: texts, integers and bytes that name the purpose, such as ("noise", epoch).
@@ -273,15 +273,15 @@ class Key:
         return isinstance(other, Key) and hmac.compare_digest(self._secret, other._secret)
 
     def __hash__(self) -> int:
-        """Hash the commitment, so that the hash tells no more than it does."""
+        """Hash the commitment, so that the hash reveals no more than the commitment does."""
         return hash(self.commitment())
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse: a key never changes."""
+        """Raise: a key never changes."""
         raise AttributeError(f"a Key cannot be changed, so {name} cannot be set; make a new one")
 
     def __reduce__(self) -> tuple[Any, tuple[bytes, bool, str | None, str | None]]:
-        """Carry the bytes to a worker process; the pickle is as secret as the key."""
+        """Send the bytes to a worker process; the pickle is as secret as the key."""
         return _restore, (self._secret, self._is_secret, self._run, self._master_commitment)
 
 
@@ -294,7 +294,7 @@ def _restore(secret: bytes, is_secret: bool, run: str | None = None, master: str
 def new_key() -> Key:
     """Make a secret key from the operating system's random numbers.
 
-    Keep it with `Key.save`; `Key.for_run` derives a key for each run.
+    Store it with `Key.save`; `Key.for_run` derives a key for each run.
 
     Returns:
         A master key.
@@ -308,7 +308,7 @@ def new_key() -> Key:
 
 
 def as_key(key: Key | bytes | int) -> Key:
-    """Return `key` as a Key: 32 bytes are a secret key; an integer is a seed, for experiments, not secret."""
+    """Return `key` as a Key: 32 bytes are a secret key; an integer is a seed for experiments, and not secret."""
     if isinstance(key, Key):
         return key
     if not isinstance(key, bytes) and hasattr(key, "__index__") and not isinstance(key, bool):
@@ -317,7 +317,7 @@ def as_key(key: Key | bytes | int) -> Key:
 
 
 def encode(*domain: str | int | bytes) -> bytes:
-    """Write a domain as bytes so that no two domains read the same: every part has its type and length."""
+    """Encode a domain as bytes so that different domains never collide: every part has its type and length."""
     parts = [_DOMAIN]
     for part in domain:
         if isinstance(part, str):
@@ -333,7 +333,7 @@ def encode(*domain: str | int | bytes) -> bytes:
 
 
 def _read_private(path: Path) -> bytes:
-    """Read a regular file of which group and others have no rights at all."""
+    """Read a regular file on which group and others have no rights at all."""
     try:
         # O_NONBLOCK: a named pipe must be refused, not waited for.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -343,7 +343,7 @@ def _read_private(path: Path) -> bytes:
             "Check the path, or make a key with `ballsbins key FILE` or ballsbins.new_key().save(path)."
         ) from None
     try:
-        status = os.fstat(descriptor)  # of the open file, so that nobody can swap it after the check
+        status = os.fstat(descriptor)  # status of the open file, so that nobody can swap it after the check
         if not stat.S_ISREG(status.st_mode):
             raise SecretError(f"The key file {str(path)!r} is not a regular file. Name a file of mode 0600.")
         mode = stat.S_IMODE(status.st_mode)
@@ -359,7 +359,7 @@ def _read_private(path: Path) -> bytes:
 
 
 def _decode(content: bytes) -> bytes | None:
-    """Return the key in a key file's content, or None; no error, since an error could show the content."""
+    """Return the key in a key file's content, or None. It raises no error, since an error could show the content."""
     if len(content) == KEY_BYTES:
         return content
     digits = content.removesuffix(b"\n").removesuffix(b"\r")

@@ -1,12 +1,12 @@
-"""Uniform words from a key, seekable: the word of (domain, stream, index) is a pure function of them.
+"""Seekable uniform words from a key: the word at (domain, stream, index) is a pure function of these and the key.
 
-One domain has its own AES-256 key. Under it, block number b of stream s is AES(s ‖ b), both as 64-bit
-big-endian numbers: that is AES-CTR with the stream in the upper half of the counter. Words are cut from the
-blocks in little-endian order on every platform. So a range is one call of AES-CTR, scattered indices are one
-call of AES on the blocks that hold them, and both agree.
+Each domain has its own AES-256 key. Under it, block number b of stream s is AES(s ‖ b), both as 64-bit big-endian
+numbers: that is AES-CTR with the stream in the upper half of the counter. Words are cut from the blocks in
+little-endian order on every platform. So reading a range takes one call of AES-CTR, reading scattered indices takes
+one call of AES on the blocks that hold them, and both agree.
 
-AES never repeats a block within a domain where independent words sometimes would. Over 2³⁴ blocks (an
-epoch of 2³⁶ examples at 4 bytes) the chance to notice that is at most 2⁻⁶¹.
+AES never repeats a block within a domain, although independent words sometimes would. Over 2³⁴ blocks (an epoch of
+2³⁶ examples at 4 bytes) the probability of noticing the difference is at most 2⁻⁶¹.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ballsbins import _check
 from ballsbins.errors import InvalidInputError
 from ballsbins.samplers.key import Key
 
-_BLOCK = 16  # bytes; update_into asks for room for one block more than it writes
+_BLOCK = 16  # bytes; update_into needs room for one block more than it writes
 _ZEROS = bytes(1 << 18)  # plaintext; small enough to stay in the processor's cache
 
 
 class Keystream:
     """The words of one domain of a key, such as one purpose in one epoch of one sampler.
 
-    Formal guarantees, taking AES-256 and HMAC-SHA256 to be pseudorandom:
+    Formal guarantees, assuming that AES-256 and HMAC-SHA256 are pseudorandom:
 
     * words at different (domain, stream, index) of one width are independent and uniform on 32 or 64 bits
       (32-bit and 64-bit words of one stream overlap: a domain is read in one width only);
@@ -83,7 +83,7 @@ class Keystream:
         counters = np.empty((len(numbers), 2), dtype=">u8")
         counters[:, 0] = stream
         counters[:, 1] = numbers
-        # ECB is AES on each block by itself, and all blocks differ or are meant to give the same word.
+        # ECB applies AES to each block separately, and blocks are equal only if they should give the same word.
         encryptor = Cipher(algorithms.AES256(self._secret), modes.ECB()).encryptor()
         buffer = np.empty(counters.nbytes + _BLOCK, dtype=np.uint8)
         encryptor.update_into(memoryview(counters.tobytes()), memoryview(buffer))  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ _DIGEST = 16
 class KeyedHash:
     """A keyed function from bytes to four 32-bit words for every salt (BLAKE2b under a derived key).
 
-    Formal guarantee, taking keyed BLAKE2b and HMAC-SHA256 to be pseudorandom: the words of different
+    Formal guarantee, assuming that keyed BLAKE2b and HMAC-SHA256 are pseudorandom: the words of different
     (domain, salt, identity) are independent and uniform, and a word depends on nothing else. Equal identities
     get equal words; so the identities of one data set must be unique.
     """

@@ -1,6 +1,6 @@
-"""From batches as drawn to batches as computed: truncate, pad, split, and share among ranks.
+"""Turn batches as drawn into batches as computed: truncate, pad, split, and divide among ranks.
 
-No error here names the size of a batch: realised sizes are as secret as the key.
+No error here states the size of a batch: realised sizes are as secret as the key.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ IndexArray = NDArray[np.uint32 | np.int64]
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """A batch of a fixed, public size. Where `weights` is 0 the index is −1 and stands for no example.
+    """A batch of a fixed, public size. Where `weights` is 0, the index is −1 and there is no example.
 
-    Read any row for index −1 (−1 is the last row, which is at hand) and multiply its loss or its clipped
-    gradient by the weight. The mean of a padded batch divides by the public n/T, never by the sum of weights.
+    For index −1, read any row (−1 is the last row, which is convenient) and multiply its loss or its clipped gradient
+    by the weight. The mean of a padded batch divides by the public n/T, never by the sum of weights.
     """
 
     indices: NDArray[np.int64]
@@ -37,7 +37,7 @@ def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) 
     """Keep the `max_batch_size` examples with the smallest words, ties by place, in the given order.
 
     Formal guarantee: for independent uniform words a batch of b examples loses a uniformly random subset, up to a
-    total variation of b²/2⁶⁵ by ties; whether an example stays depends on its batch alone.
+    total variation of b²/2⁶⁵ caused by ties. Whether an example stays depends on its batch alone.
 
     Args:
         batch: the indices of the examples.
@@ -48,7 +48,7 @@ def truncate(batch: IndexArray, words: NDArray[np.uint64], max_batch_size: int) 
         At most `max_batch_size` of the indices.
 
     Raises:
-        InvalidInputError: there is not one word for each example.
+        InvalidInputError: the number of words differs from the number of examples.
 
     Example:
         >>> import numpy as np
@@ -103,7 +103,7 @@ def pad(batch: IndexArray, size: int) -> PaddedBatch:
 def filled(rows: NDArray[Any], size: int, value: Any = 0) -> NDArray[Any]:
     """Fill an array up to `size` rows with a constant, never with a copy of an example.
 
-    A copy would let the bits of other rows depend on an example that is not in the batch.
+    If padding were a copy, the bits of other rows could depend on an example that is not in the batch.
     """
     if len(rows) == size:
         return rows
@@ -116,7 +116,7 @@ def weights_of(count: int, size: int) -> NDArray[np.float32]:
 
 
 def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:
-    """Cut a batch into pieces, for accumulating gradients before one noisy step.
+    """Cut a batch into pieces, to accumulate gradients before one noisy step.
 
     An empty batch gives one empty piece, so that every step has a last piece, at which the noise is added.
 
@@ -140,13 +140,13 @@ def split(batch: IndexArray, microbatch_size: int) -> list[IndexArray]:
 
 
 def split_padded(batch: PaddedBatch, microbatch_size: int) -> list[PaddedBatch]:
-    """Cut a padded batch into pieces of one size.
+    """Cut a padded batch into pieces of equal size.
 
-    The number and shape of the pieces are then public, whatever the batch holds.
+    So the number and shape of the pieces are public, whatever the batch holds.
 
     Args:
         batch: the padded batch.
-        microbatch_size: the size of a piece, which must divide that of the batch.
+        microbatch_size: the size of a piece, which must divide the size of the batch.
 
     Returns:
         The pieces, in order.

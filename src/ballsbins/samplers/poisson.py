@@ -1,23 +1,23 @@
-"""The batches of algorithm "Poisson Batch Generator": every example in every batch with probability 1/T.
+"""The paper's algorithm "Poisson Batch Generator": every example is in every batch with probability 1/T.
 
-The trials are drawn by the gaps between successes, exactly and fast. The number of failures before a success is k
-with probability (1 − p)^k · p, p = 1/T. By inversion: for U uniform on (0, 1),
+The trials are drawn by the gaps between successes, which is exact and fast. The number of failures before a success
+is k with probability (1 − p)^k · p, p = 1/T. By inversion: for U uniform on (0, 1),
 
     k = ⌊log U / log(1 − p)⌋ ,   since   k ≥ j  ⟺  U ≤ (1 − p)^j .
 
-Floating point alone would shift each of the some T relevant thresholds by a relative 2⁻⁵³ or so: a total
-variation of T · 2⁻⁵² per gap, which is not negligible over an epoch of ten million steps. So
-U is a real number, of which the keystream gives as many bits as are needed: 64 of them in double precision
-decide the answer unless the quotient lies within `_MARGIN · T` of an integer or U is below 2⁻¹⁶. Those few
-(one in 65,000) are decided by 64 bits more at a time in decimal arithmetic with a rigorous margin. The
-answers are therefore distributed exactly, and are the same on every platform.
+Floating point alone would shift each of the roughly T relevant thresholds by a relative error of about 2⁻⁵³: a total
+variation of T · 2⁻⁵² per gap, which is not negligible over an epoch of ten million steps. So U is treated as a real
+number, and the keystream gives as many of its bits as needed. In double precision, 64 bits decide the answer unless
+the quotient lies within `_MARGIN · T` of an integer or U is below 2⁻¹⁶. Those few cases (one in 65,000) are decided
+by 64 further bits at a time, in decimal arithmetic with a rigorous margin. The answers are therefore distributed
+exactly, and are the same on every platform.
 
-The margin. With w the first 64 bits, 2⁴⁸ ≤ w, u = w · 2⁻⁶⁴ in double precision has a relative error below
-2⁻⁵³ + 2⁻⁴⁸ with respect to U, hence log u an absolute one of as much. Let `numpy.log` err by at most 4 units
-in the last place (0.61 was the worst of 300,000 values against 200 bits), 1/log1p(−1/T) by 4 (2.02 was the
-worst of 3,000 values of T) and the product by 1, each a relative 2⁻⁵²: with |log u| < 11.1 that adds
-11.1 · 9 · 2⁻⁵². Divided by |log(1 − p)| ≥ 1/T the error of the quotient is below 2⁻⁴⁵ · T. The margin is
-twice that. That `numpy.log` is so accurate everywhere is measured, not proved; all else is.
+The margin. With w the first 64 bits, 2⁴⁸ ≤ w, the double-precision u = w · 2⁻⁶⁴ has a relative error below
+2⁻⁵³ + 2⁻⁴⁸ with respect to U, so log u has an absolute error of as much. Assume that `numpy.log` errs by at most 4
+units in the last place (0.61 was the worst of 300,000 values against 200 bits), 1/log1p(−1/T) by 4 (2.02 was the
+worst of 3,000 values of T) and the product by 1, each a relative 2⁻⁵²: with |log u| < 11.1 that adds 11.1 · 9 · 2⁻⁵².
+Divided by |log(1 − p)| ≥ 1/T, the error of the quotient is below 2⁻⁴⁵ · T. The margin is twice that. The accuracy of
+`numpy.log` everywhere is measured, not proved; everything else is proved.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ballsbins.samplers.truncation import TruncatingSampler
 class Poisson(TruncatingSampler, type_name="poisson"):
     """Put every example into every one of `steps` batches with probability 1/`steps`, independently.
 
-    Formal guarantees, for a secret key and a keystream that cannot be told from random:
+    Formal guarantees, for a secret key and a keystream that is indistinguishable from random:
 
     * each example is in each batch with probability exactly 1/T, independently of all other examples, steps
       and epochs (no floating-point error: see above); so before truncation the sizes of the batches
@@ -53,7 +53,7 @@ class Poisson(TruncatingSampler, type_name="poisson"):
     Args:
         steps: T, the number of batches in one epoch; 1/T is the sampling probability.
         max_batch_size: the size to which larger batches are truncated; None for no limit.
-        num_examples: the number of examples that truncation is accounted for; needed with `max_batch_size`.
+        num_examples: the number of examples for which truncation is accounted; needed with `max_batch_size`.
 
     Example:
         >>> batches = Poisson(steps=4).batches(num_examples=100, key=1)
@@ -66,7 +66,7 @@ class Poisson(TruncatingSampler, type_name="poisson"):
     batching = "a coin tossed for every example and every batch, as Opacus' own loader does it"
 
     def _least_memory(self, num_examples: int) -> int:
-        return 8 * (num_examples // self.steps)  # of one batch
+        return 8 * (num_examples // self.steps)  # memory of one batch
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         keystream = Keystream(key, *self._domain("gaps", epoch))
@@ -80,16 +80,15 @@ class Poisson(TruncatingSampler, type_name="poisson"):
 
 
 _MARGIN = 2.0**-44
-_SMALLEST = 1 << 48  # words below this have too few leading bits for double precision
-_CHUNK = 1 << 16  # gaps drawn at once: their temporaries fit in the processor's cache
+_SMALLEST = 1 << 48  # smaller words have too few leading bits for double precision
+_CHUNK = 1 << 16  # gaps drawn at once: their temporaries fit into the processor's cache
 
 
 def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> Iterator[NDArray[np.int64]]:
     """Give, in ascending pieces, the trials among 0 … num_trials − 1 that succeed with probability 1/one_in.
 
-    Work and memory are proportional to the number of successes, not of trials (memory at most one chunk). Gap
-    number j uses word j of stream `step`, and further words from streams step + 2³²·attempt at the same
-    place.
+    Work and memory are proportional to the number of successes, not of trials (memory at most one chunk). Gap number
+    j uses word j of stream `step`, and further words from streams step + 2³²·attempt at the same place.
     """
     if one_in == 1:
         for start in range(0, num_trials, _CHUNK):
@@ -115,7 +114,7 @@ def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> 
 def gaps(
     keystream: Keystream, step: int, start: int, count: int, *, one_in: int, ceiling: int
 ) -> NDArray[np.int64]:
-    """Return gaps number start … start + count − 1; in the far tail, one above `ceiling` is given as that."""
+    """Return gaps number start … start + count − 1; in the far tail, gaps are capped at `ceiling`."""
     words = keystream.words64(step, start, count)
     quotients = np.maximum(words, np.uint64(1)).astype(np.float64)
     quotients *= 2.0**-64
@@ -134,7 +133,7 @@ def gaps(
 
 @dataclass(frozen=True)
 class _FurtherWords:
-    """The words that follow the first one at a place: from one stream for each attempt."""
+    """The words that follow the first one at a place, taken from one stream per attempt."""
 
     keystream: Keystream
     step: int
@@ -147,9 +146,8 @@ class _FurtherWords:
 def exact_gap(word: int, further: Callable[[int], int], one_in: int) -> int:
     """Return ⌊log U / log(1 − 1/one_in)⌋ for U with the binary digits of word, further(1), further(2), …
 
-    After each further word U is known to lie in [digits, digits + 1) / 2^bits. The precision leaves 30
-    decimal digits between the rounding of a few operations, magnified by at most one_in · bits, and the
-    tolerance.
+    After each further word, U is known to lie in [digits, digits + 1) / 2^bits. The precision leaves 30 decimal
+    digits between the tolerance and the rounding of a few operations, magnified by at most one_in · bits.
     """
     digits, bits, attempt = word, 64, 0
     while True:

@@ -1,12 +1,12 @@
-"""Balls-and-bins batches of data that is already in a secret, uniformly random order: sizes, then cuts.
+"""Balls-and-bins batches for data already in a secret, uniformly random order: draw the sizes, then cut.
 
-The paper's section "Implementation Details" has two routes to the sizes. Both are here, and both are exact;
-cut the shuffled data in order into batches of these sizes, and the batches are those of BallsAndBins in
-distribution (though not the same as `BallsAndBins.batches` gives for the unshuffled data).
+The paper's section "Implementation Details" has two ways to draw the sizes. Both are here, and both are exact. Cut
+the shuffled data in order into batches of these sizes: they have the same distribution as the batches of
+BallsAndBins (but differ from those that `BallsAndBins.batches` gives for the unshuffled data).
 
-The order of the data must be uniformly random, unknown to whoever sees the result, and new in every epoch
-(with redraw=False: the same). The sizes are as secret as the key: once they are known, only the guarantee of
-Shuffle is left.
+The order of the data must be uniformly random, unknown to whoever sees the result, and new in every epoch (with
+redraw=False: the same in every epoch). The sizes are as secret as the key: once they are known, only the guarantee of
+Shuffle remains.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def thrown_sizes(
 ) -> NDArray[np.int64]:
     """Draw the batch sizes of an epoch by throwing n balls into T bins and counting.
 
-    Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted from
-    words of their own, so they are independent of the bins that `sampler.batches` uses.
+    Formal guarantee: the sizes are exactly multinomial, n balls in T equally likely bins. They are counted from words
+    of their own, so they are independent of the bins that `sampler.batches` uses.
 
     Args:
         sampler: balls-and-bins.
         num_examples: n, the number of examples.
-        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+        key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
         epoch: the number of the epoch, from 0.
 
     Returns:
@@ -61,14 +61,14 @@ def binomial_sizes(
 ) -> Iterator[int]:
     """Draw the batch sizes of an epoch one by one: b_t from Bin(n − b_1 − … − b_(t−1), 1/(T − t + 1)).
 
-    Formal guarantee: the sizes are exactly multinomial, as those of `thrown_sizes`. The paper fears for the
-    floating point of the binomial probabilities; here a binomial is a count of exact Bernoulli trials (by their
-    gaps, so with work proportional to the size drawn), and no probability is ever rounded.
+    Formal guarantee: the sizes are exactly multinomial, as those of `thrown_sizes`. The paper is concerned about
+    floating-point errors in the binomial probabilities. Here a binomial is a count of exact Bernoulli trials (drawn
+    by their gaps, so with work proportional to the size drawn), and no probability is ever rounded.
 
     Args:
         sampler: balls-and-bins.
         num_examples: n, the number of examples.
-        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+        key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
         epoch: the number of the epoch, from 0.
 
     Returns:
@@ -100,7 +100,7 @@ def cut_in_order(sizes: Iterable[int]) -> Iterator[slice]:
         sizes: the size of each part.
 
     Yields:
-        One slice for each part; empty ones too.
+        One slice per part, including empty ones.
 
     Example:
         >>> [(part.start, part.stop) for part in cut_in_order([3, 0, 2])]

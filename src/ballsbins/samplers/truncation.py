@@ -1,4 +1,4 @@
-"""Samplers whose batches vary in size, with an optional largest size."""
+"""Samplers whose batches vary in size and may have a maximum size."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ballsbins.samplers.physical import IndexArray, truncate
 class TruncatingSampler(Sampler):
     """A sampler that can cut every batch to at most `max_batch_size` examples, uniformly without replacement.
 
-    Truncation costs privacy, and how much depends on the number of examples: so with `max_batch_size` comes
-    `num_examples`, and `batches` insists on it.
+    Truncation costs privacy, and how much depends on the number of examples. So `max_batch_size` requires
+    `num_examples`, and `batches` checks it.
     """
 
     _: KW_ONLY
@@ -32,7 +32,7 @@ class TruncatingSampler(Sampler):
     amplifies = True
 
     def __post_init__(self) -> None:
-        """Validate the fields, once."""
+        """Validate the fields."""
         super().__post_init__()
         if self.max_batch_size is not None:
             advice = "Give the largest batch that fits, or None for no limit."
@@ -93,7 +93,7 @@ class TruncatingSampler(Sampler):
         return examples
 
     def _epoch_domain(self, epoch: int) -> int | str:
-        """Return what stands for the epoch in the key's domain."""
+        """Return what represents the epoch in the key's domain."""
         return check_epoch(epoch)
 
     def _domain(self, purpose: str, epoch: int) -> tuple[str | int, ...]:
@@ -105,10 +105,10 @@ class TruncatingSampler(Sampler):
     ) -> NDArray[np.uint64]:
         """Give the 64-bit word of each example for truncating the batch of a step: the smallest are kept.
 
-        Every engine that keeps the `max_batch_size` smallest, ties by identity, keeps the same examples.
+        Every engine that keeps the `max_batch_size` smallest words, ties by identity, keeps the same examples.
 
         Args:
-            key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
+            key: the secret key, as a `Key` or 32 bytes. An integer is a seed for experiments, and not secret.
             epoch: the number of the epoch, from 0.
             step: the number of the step, from 0.
             identities: an array of indices, or a sequence of bytes that are unique in the data set.
