@@ -46,7 +46,7 @@ class Job:
     rows_per_group: int
     compression: str
     dictionary_encoded: list[str]
-    dictionaries: str = ""  # the name of a file in the directory, not its content: dictionary values are data, and logs show options
+    dictionaries: str = ""  # a file name, not the content: values are data, and logs show options
 
     @staticmethod
     def of(
