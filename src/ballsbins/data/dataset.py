@@ -1,8 +1,8 @@
 """Prepared data: labels, log-transformed integers and category ids, in a directory of Parquet files.
 
-On disk, `path/dataset.json` says what there is, and every split is a directory of Parquet files with one column for
-the label, one for each integer feature and one for each category. `ballsbins data prepare` writes it, and so can
-anything else that writes Parquet:
+On disk, `path/dataset.json` describes the data, and every split is a directory of Parquet files with one column for
+the label, one for each integer feature and one for each category. `ballsbins data prepare` writes this format, and so
+can any program that writes Parquet:
 
     {"schema": 1, "label": "label", "integers": ["I1", …], "categories": {"C1": 2048, …},
      "splits": {"train": 800000, "test": 200000}, "facts": {…}, "not_covered": ["…"]}
@@ -34,13 +34,13 @@ _FIELDS = {"schema", "label", "integers", "categories", "splits", "facts", "not_
 
 @dataclass(frozen=True)
 class Features:
-    """Names of the integer features, and of the categories with their numbers of buckets: ids are below those."""
+    """The names of the integer features, and of the categories with their numbers of buckets; ids are below those."""
 
     integers: tuple[str, ...]
     categories: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
-        """Validate, once."""
+        """Validate the fields."""
         names = self.names
         if not names or len(set(names)) != len(names) or LABEL in names:
             raise InvalidInputError(
@@ -60,7 +60,7 @@ class Features:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names in the order of the columns."""
+        """All names, in column order."""
         return (*self.integers, *(name for name, _ in self.categories))
 
 
@@ -73,15 +73,15 @@ class Examples:
     categories: NDArray[np.int32]
 
     def __len__(self) -> int:
-        """Count them."""
+        """The number of examples."""
         return len(self.labels)
 
     def take(self, indices: NDArray[Any]) -> Examples:
-        """The examples at these places, in this order; −1 is the last one, as padding wants it."""
+        """The examples at these places, in this order; −1 means the last one, as padding needs it."""
         return Examples(self.labels[indices], self.integers[indices], self.categories[indices])
 
     def __repr__(self) -> str:
-        """Show the shape: no example belongs in a log."""
+        """Show only the shape: no example belongs in a log."""
         return (
             f"Examples({len(self)}, integers={self.integers.shape[1]}, categories={self.categories.shape[1]})"
         )
@@ -92,7 +92,7 @@ class Dataset:
     """A prepared data set on disk: `Dataset.open(path)`.
 
     `public_facts` says how it was made. `not_covered` lists what was computed from the training data without noise,
-    so that the privacy statement of a model trained on it can say that it does not cover that.
+    so that the privacy statement of a model trained on it can say what it does not cover.
     """
 
     path: Path
@@ -103,7 +103,7 @@ class Dataset:
 
     @staticmethod
     def open(path: str | Path) -> Dataset:
-        """Read the description of the data set in this directory; the examples are read when asked for."""
+        """Read the description of the data set in this directory; the examples are read only on request."""
         directory = Path(path)
         try:
             saved = json.loads((directory / DESCRIPTION).read_text(encoding="utf-8"))
@@ -171,7 +171,7 @@ class Dataset:
 
 
 def check_examples(features: Features, examples: Examples, where: str) -> None:
-    """Raise unless labels are 0 or 1, integers are finite and ids are below their numbers of buckets."""
+    """Raise unless labels are 0 or 1, integers are finite, and ids are below their numbers of buckets."""
     labels, integers, categories = examples.labels, examples.integers, examples.categories
     shapes = (integers.shape[1:], categories.shape[1:])
     if shapes != ((len(features.integers),), (len(features.categories),)):
@@ -194,7 +194,7 @@ def check_examples(features: Features, examples: Examples, where: str) -> None:
 def describe(
     features: Features, sizes: Mapping[str, int], facts: Mapping[str, Any], not_covered: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What `dataset.json` holds."""
+    """The content of `dataset.json`."""
     return {
         "schema": SCHEMA,
         "label": LABEL,
@@ -236,7 +236,7 @@ def _from_description(directory: Path, saved: Any) -> Dataset:
 
 
 def area_under_curve(labels: NDArray[Any], scores: NDArray[Any]) -> float:
-    """AUC by ranks (the Mann–Whitney statistic), exact also with ties."""
+    """The AUC by ranks (the Mann–Whitney statistic), exact even with ties."""
     positive = np.asarray(labels) == 1
     count = int(positive.sum())
     if not 0 < count < len(positive):

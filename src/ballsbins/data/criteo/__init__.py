@@ -1,4 +1,4 @@
-"""The two Criteo data sets of the paper's experiment: read the real files, or write others in their format."""
+"""The two Criteo data sets of the paper's experiment: read the real files, or generate files in their format."""
 
 from ballsbins.data.criteo.formats import DISPLAY_ADS, FORMATS, SPONSORED_SEARCH, Format
 from ballsbins.data.criteo.generate import Generated, generate

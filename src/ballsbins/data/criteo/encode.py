@@ -1,4 +1,4 @@
-"""From the lines of a file to encoded columns: read in blocks, note malformed lines, and encode the others."""
+"""Convert the lines of a file to encoded columns: read in blocks, note malformed lines, and encode the others."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ballsbins.data.criteo.formats import MISSING_ID, Format, bucket_ids
 from ballsbins.data.dataset import LABEL
 from ballsbins.errors import InvalidInputError
 
-DataProgress = Callable[[str, int, int], None]  # what is done, how far, of how much
+DataProgress = Callable[[str, int, int], None]  # arguments: the task, how much is done, the total
 BLOCK_BYTES = 16 * 2**20
-_REPORTED = 10  # malformed lines that are described; the others are counted
+_REPORTED = 10  # number of malformed lines to describe; further ones are only counted
 _NEWLINE, _RETURN, _TAB = 10, 13, 9
-_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file
+_MARK = b"\xef\xbb\xbf"  # byte order mark with which some editors begin a file
 
 
 class Block(NamedTuple):
-    """Whole lines that have the right number of fields, the number of each in the file, and how many there were."""
+    """Whole lines with the right number of fields, the file's line number of each, and the count of all lines."""
 
     text: bytes
     numbers: NDArray[np.int64]  # counted from 1
     first: int  # number of the block's first line, malformed or not
-    lines: int  # how many the block had, malformed ones included
+    lines: int  # number of lines of the block, including malformed ones
 
 
 class BadLine(NamedTuple):
@@ -43,7 +43,7 @@ class BadLine(NamedTuple):
 
 @dataclass
 class BadLines:
-    """Counts malformed lines and describes the first few, or ends at the first, as asked."""
+    """Counts malformed lines and describes the first few, or raises at the first one, depending on the policy."""
 
     path: Path
     policy: Literal["skip", "fail"] = "skip"
@@ -51,7 +51,7 @@ class BadLines:
     described: list[BadLine] = field(default_factory=list)
 
     def add(self, number: int, reason: str) -> None:
-        """Note one; with the policy "fail" this raises."""
+        """Record one malformed line; with the policy "fail" this raises."""
         if self.policy == "fail":
             raise InvalidInputError(
                 f"line {number:,} of {self.path}",
@@ -65,7 +65,7 @@ class BadLines:
 
 
 def count_lines(path: Path, progress: DataProgress | None = None) -> int:
-    """Count the lines; a last one without a newline is one too."""
+    """Count the lines, including a last one without a newline."""
     count, last = 0, b"\n"
     for chunk in _chunks(path, BLOCK_BYTES, "counting lines", progress):
         count += chunk.count(b"\n")
@@ -155,17 +155,18 @@ def _not_text(path: Path, found: str) -> InvalidInputError:
 MISSING_INTEGER = -1.0
 INTEGER_RULE = f"log(1 + max(x, 0)); missing is {MISSING_INTEGER:g}"
 _INTEGER = r"^-?[0-9]{1,18}$"
-_SHOWN = 40  # characters of a wrong value in an error
+_SHOWN = 40  # characters of a wrong value to show in an error
 
 
 class Encoder:
-    """Turns blocks into tables; lines whose values are not what the format says go to `bad`.
+    """Turns blocks into tables; lines whose values do not match the format go to `bad`.
 
-    With a `salt` the categories become bucket ids; without one they stay text, for a vocabulary, and null is missing.
+    With a `salt`, the categories become bucket ids. Without one they stay text, for a vocabulary, and null means
+    missing.
     """
 
     def __init__(self, form: Format, buckets: Mapping[str, int], salt: str | None, bad: BadLines) -> None:
-        """Load what is needed."""
+        """Load the needed libraries."""
         self._form, self._buckets, self._salt, self._bad = form, buckets, salt, bad
         self._arrow = _extras.load("pyarrow", feature="Preparing data", extra="data")
         self._csv = _extras.load("pyarrow.csv", feature="Preparing data", extra="data")
@@ -176,7 +177,7 @@ class Encoder:
         if not block.text:
             return self._arrow.table({}), block.numbers
         table = self._parse(block.text)
-        reasons: dict[int, str] = {}  # row → why it is left out
+        reasons: dict[int, str] = {}  # row → why it is excluded
         columns: dict[str, Any] = {LABEL: self._labels(table.column(self._form.label), block.numbers)}
         for name in self._form.integers:
             columns[name] = self._integers(table.column(name), name, reasons)
@@ -201,13 +202,13 @@ class Encoder:
                 column_types=dict.fromkeys(self._form.used, string),
                 include_columns=list(self._form.used),
                 strings_can_be_null=False,
-                check_utf8=False,  # a category is bytes to be hashed; numbers are checked below
+                check_utf8=False,  # a category is just bytes to hash; numbers are checked below
             ),
         )
         return table.combine_chunks()
 
     def _labels(self, column: Any, numbers: NDArray[np.int64]) -> NDArray[np.int8]:
-        """0 or 1. Anything else means another file or another column, so it ends the run whatever the policy."""
+        """The labels, 0 or 1. Any other value means a wrong file or column, so it always stops the run."""
         column = column.combine_chunks()
         ones = self._compute.equal(column, "1").to_numpy(zero_copy_only=False)
         zeros = self._compute.equal(column, "0").to_numpy(zero_copy_only=False)
@@ -226,7 +227,7 @@ class Encoder:
         compute, column = self._compute, column.combine_chunks()
         missing = compute.equal(column, "")
         present = compute.if_else(missing, None, column)
-        # Apply this rule, not the cast's own: whether a line is valid must not depend on the lines around it.
+        # Apply this rule instead of the cast's own: whether a line is valid must not depend on the lines around it.
         fits = compute.match_substring_regex(present, _INTEGER).fill_null(True)
         for row in np.flatnonzero(~fits.to_numpy(zero_copy_only=False)).tolist():
             reasons.setdefault(
@@ -252,7 +253,7 @@ class Encoder:
                 for row in np.flatnonzero(wrong[places]).tolist():
                     reasons.setdefault(row, f"{name} is {_text_at(column, row)!r}, not 8 hexadecimal digits")
         if self._salt is None:
-            # Nulls in place of texts that stand for none; bytes, because a vocabulary need not be valid UTF-8.
+            # Replace texts that mean "no value" by nulls; use bytes, because a vocabulary need not be valid UTF-8.
             known = self._compute.if_else(self._arrow.array(missing), None, texts.cast(self._arrow.binary()))
             return known.take(coded.indices)
         ids = bucket_ids(texts, self._buckets[name], salt=self._salt, feature=name)

@@ -1,10 +1,10 @@
-"""What the two public files look like, and what the paper uses of them (section 5 and appendix C).
+"""The format of the two public files, and what the paper uses from them (section 5 and appendix C).
 
-Categories are hashed to buckets without a look at the data, by multilinear hashing: for a text of bytes s₁ … s_k
-the hash is the upper half of m₀ + Σ mᵢ·(sᵢ + 1) mod 2⁶⁴, with multipliers drawn by SHAKE-256 from a public salt and
-the feature's name. Over a random salt two different texts fall into the same of M buckets with probability at most
+Categories are hashed to buckets without looking at the data, by multilinear hashing. For a text of bytes s₁ … s_k the
+hash is the upper half of m₀ + Σ mᵢ·(sᵢ + 1) mod 2⁶⁴, with multipliers drawn by SHAKE-256 from a public salt and the
+feature's name. Over a random salt, two different texts fall into the same of M buckets with probability at most
 1/M + 2⁻³², whatever the texts are (strong universality; adding one to every byte makes texts of different lengths
-differ). The same salt gives the same buckets on every machine and in every version: Python's own `hash` does
+differ). The same salt gives the same buckets on every machine and in every version; Python's own `hash` guarantees
 neither.
 """
 
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 class Format:
     """The columns of a tab-separated file without a header, and which of them are features.
 
-    `buckets` are the default numbers of hash buckets. They were chosen beforehand, so that a model with embeddings of
-    dimension 48 has about as many parameters as the paper's (85 and 57 million); they do not depend on a user's file.
+    `buckets` are the default numbers of hash buckets. They were chosen in advance so that a model with embeddings of
+    dimension 48 has about as many parameters as the paper's (85 and 57 million). They do not depend on a user's file.
     """
 
     name: str
@@ -35,8 +35,8 @@ class Format:
     label: str
     integers: tuple[str, ...]
     buckets: Mapping[str, int]
-    missing: tuple[str, ...]  # what stands for "no value" in a category
-    pattern: str | None  # what a category looks like, where the format says so
+    missing: tuple[str, ...]  # texts that mean "no value" in a category
+    pattern: str | None  # what a category looks like, if the format specifies it
     chronological: bool
     fractions: Mapping[Literal["train", "validation", "test"], float]
 
@@ -66,8 +66,8 @@ DISPLAY_ADS = Format(
     fractions=MappingProxyType({"train": 0.8, "validation": 0.1, "test": 0.1}),
 )  # fmt: skip
 
-# The two outcomes beside Sale, and product_price, which gives the label away, are left out. The other nineteen are
-# categories, the time of the click and the number of clicks too: "we treat all features as categorical" (appendix C).
+# The two outcomes besides Sale, and product_price, which reveals the label, are left out. The other nineteen columns
+# are categories, including click time and click count: "we treat all features as categorical" (appendix C).
 SPONSORED_SEARCH = Format(
     name="sponsored-search",
     title="Criteo Sponsored Search Conversion Log",
@@ -97,14 +97,14 @@ SPONSORED_SEARCH = Format(
 FORMATS = MappingProxyType({form.name: form for form in (DISPLAY_ADS, SPONSORED_SEARCH)})
 
 
-MISSING_ID = 0  # the first bucket is for missing values alone
+MISSING_ID = 0  # the first bucket is reserved for missing values
 _HALF = np.uint64(32)
 
 
 def bucket_ids(texts: Any, buckets: int, *, salt: str, feature: str) -> NDArray[np.int32]:
     """Ids from 1 to buckets − 1 of a pyarrow string array without nulls."""
     hashes = text_hashes(texts, salt=salt, feature=feature)
-    # Multiply and shift in place of a remainder: no division, and every bucket's share differs by at most 2⁻³².
+    # Multiply and shift instead of taking a remainder: no division, and bucket shares differ by at most 2⁻³².
     return (((hashes * np.uint64(buckets - 1)) >> _HALF) + np.uint64(1)).astype(np.int32)
 
 
@@ -137,5 +137,5 @@ def _multipliers(salt: str, feature: str, count: int) -> NDArray[np.uint64]:
 
 
 def _power_of_two(number: int) -> int:
-    """At least `number`, so that few different lengths are drawn and kept."""
+    """A power of two that is at least `number`, so that only few different lengths are drawn and kept."""
     return 1 << (number - 1).bit_length()

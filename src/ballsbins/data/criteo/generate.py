@@ -1,10 +1,10 @@
-"""Files in the format of the real ones, of any size, with a planted signal: for tests, demonstrations and CI.
+"""Generate files in the format of the real ones, of any size, with a planted signal: for tests, demos and CI.
 
 Every category has a Zipf-like distribution over its values, and every value has its own normal weight, a function of
-the seed. The label is a coin whose log-odds is the sum of the weights (and of the integers' logarithms, where there
-are integers). Rare values carry as much signal as frequent ones, so that a model gains from every further example it
-sees, as it does on the real data. Every chunk of rows has its own random stream: the file is the same for the same
-seed, and a longer one begins with the rows of a shorter one.
+the seed. The label is a coin whose log-odds are the sum of the weights (and of the integers' logarithms, if there are
+integers). Rare values carry as much signal as frequent ones, so a model gains from every further example it sees, as
+it does on the real data. Every chunk of rows has its own random stream: the same seed gives the same file, and a
+longer file begins with the rows of a shorter one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ballsbins.data.criteo.encode import DataProgress
 from ballsbins.data.criteo.formats import DISPLAY_ADS, Format
 from ballsbins.errors import InvalidInputError
 
-_CHUNK = 2**15  # rows; part of what a seed means
-_JUDGED = 8 * _CHUNK  # rows on which the best AUC is measured
-_MISSING = 0.1  # of the integers, and of categories with many values
-_LARGEST = 5000  # values of a category
+_CHUNK = 2**15  # rows per random stream; changing it would change what a seed generates
+_JUDGED = 8 * _CHUNK  # number of rows on which the best AUC is measured
+_MISSING = 0.1  # missing fraction of the integers, and of categories with many values
+_LARGEST = 5000  # maximum number of values of a category
 _WEIGHT = 0.36  # standard deviation of a value's weight
 _PLAIN = (
     "click_timestamp",
     "nb_clicks_1week",
-)  # categories that are numbers in the file, and carry no signal
+)  # categories that are numbers in the file and carry no signal
 _DAYS = 90 * 86_400
 _FIRST_CLICK = 1_596_439_471
 _MAX_ROWS = 2**40
@@ -41,7 +41,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class Generated:
-    """What was written. `best_auc` is that of the true log-odds: about what no model can exceed."""
+    """What was written. `best_auc` is that of the true log-odds: an upper limit for any model, up to chance."""
 
     path: Path
     num_examples: int
@@ -52,7 +52,7 @@ class Generated:
 def generate(
     path: str | Path, form: Format, num_examples: int, *, seed: int = 0, progress: DataProgress | None = None
 ) -> Generated:
-    """Write a file of this format; gzip if its name ends in .gz. It appears whole or not at all."""
+    """Write a file of this format, compressed if its name ends in .gz. It appears whole or not at all."""
     target = Path(path)
     rows = _check.integer(
         "num_examples", num_examples, 1, _MAX_ROWS, advice="Give the number of lines to write."
@@ -68,7 +68,7 @@ def generate(
     positives, judged = 0, []
     try:
         with replacing(target, mode=0o644) as raw:
-            # No name and no time in the header: the same seed gives the same bytes.
+            # Leave name and time out of the header, so that the same seed gives the same bytes.
             file: IO[bytes] = gzip.GzipFile("", "wb", 5, raw, 0) if target.suffix == ".gz" else raw  # type: ignore[assignment]
             for chunk in range(-(-rows // _CHUNK)):
                 begin = chunk * _CHUNK
@@ -111,7 +111,7 @@ def _rows(
         size = np.minimum(random.exponential(1.0 + place % 4, _CHUNK), 14.0)
         number = np.floor(np.expm1(size)).astype(np.int64) - (
             place == 1
-        )  # the second may be −1, as in the file
+        )  # the second may be −1, as in the real file
         absent = random.random(_CHUNK) < _MISSING
         logits += np.where(absent, 0.0, 0.15 * (-1.0) ** place * (size - 1.0 - place % 4))
         columns[name] = arrow.array(number[:count], mask=absent[:count])
@@ -125,7 +125,7 @@ def _rows(
 def _outcomes(
     random: np.random.Generator, labels: NDArray[np.bool_], chunk: int, count: int
 ) -> dict[str, Any]:
-    """The columns of sponsored search that are no hashes; −1 is what the file has where there was no sale."""
+    """The columns of sponsored search that are not hashes; −1 means that there was no sale, as in the real file."""
     arrow = _extras.load("pyarrow", feature="Generating data", extra="data")
     price = np.round(np.exp(random.normal(3.0, 1.0, _CHUNK)), 2)
     delay = random.integers(60, 30 * 86_400, _CHUNK)
@@ -177,7 +177,7 @@ def _hex(words: NDArray[np.uint64], width: int, digits: bytes) -> Any:
 
 
 def _mix(words: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser: a fixed bijection that looks random."""
+    """SplitMix64's finaliser: a fixed bijection whose output looks random."""
     mixed = words + np.uint64((seed + 1) * _GOLDEN % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

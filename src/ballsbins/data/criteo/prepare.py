@@ -1,6 +1,6 @@
 """`ballsbins data prepare`: stream a downloaded file into a prepared data set, which appears whole or not at all.
 
-Categories may get ids by a vocabulary of the training part. It looks at the data, so no privacy statement covers it.
+Categories may get ids from a vocabulary of the training part. It depends on the data; no privacy statement covers it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ballsbins.data.criteo.formats import FORMATS, MISSING_ID, Format
 from ballsbins.data.dataset import DESCRIPTION, Dataset, Features, describe
 from ballsbins.errors import InvalidInputError
 
-UNKNOWN_ID = 1  # rare values, and those that the training part does not have
+UNKNOWN_ID = 1  # id of rare values, and of values that the training part does not have
 RESERVED = 2
 NOT_COVERED = (
     "The vocabularies of the categories, and so the sizes of the embedding tables, were computed from the training "
@@ -51,11 +51,11 @@ class Vocabulary:
 
     @property
     def buckets(self) -> int:
-        """Ids in use: those of the values, one for missing and one for unknown."""
+        """The number of ids in use: one per value, one for missing and one for unknown."""
         return len(self._values) + RESERVED
 
     def ids(self, column: Any) -> NDArray[np.int32]:
-        """The ids of a column, null being missing."""
+        """The ids of a column, where null means missing."""
         places = self._compute.index_in(column, self._values)
         found = (
             places.fill_null(UNKNOWN_ID - RESERVED).to_numpy(zero_copy_only=False).astype(np.int32) + RESERVED
@@ -64,9 +64,9 @@ class Vocabulary:
 
 
 def build_vocabulary(files: list[Path], name: str, max_buckets: int, scratch: Path) -> Vocabulary:
-    """The vocabulary of a column; ties in frequency go by the value, so that it does not depend on the machine.
+    """The vocabulary of a column; ties in frequency are broken by value, so that it does not depend on the machine.
 
-    DuckDB groups on disk where memory does not suffice.
+    DuckDB groups on disk if memory is too small.
     """
     duckdb = _extras.load("duckdb", feature="A vocabulary", extra="data")
     arrow = _extras.load("pyarrow", feature="A vocabulary", extra="data")
@@ -84,12 +84,12 @@ BadLinePolicy = Literal["skip", "fail"]
 SALT = "ballsbins"
 _ROWS_A_FILE = 2**20
 _PEEK_BYTES = 2**16
-SplitOf = Callable[[Block], NDArray[np.int64]]  # of every line of a block, malformed ones included
+SplitOf = Callable[[Block], NDArray[np.int64]]  # the split of every line of a block, including malformed ones
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The data set, and the malformed lines that were left out."""
+    """The prepared data set, and the malformed lines that were left out."""
 
     dataset: Dataset
     bad_lines: BadLines
@@ -108,11 +108,12 @@ def prepare(
     progress: DataProgress | None = None,
     block_bytes: int = BLOCK_BYTES,
 ) -> Prepared:
-    """Write the data set `out` from the file `source` of the format `form`.
+    """Write the data set `out` from the file `source` in the format `form`.
 
-    Categories are hashed with a public `salt`, or get ids from a vocabulary of the training part. `max_buckets` is a
-    limit for every category below the format's own. The split is by line number: chronological for display ads (the
-    file is), random from `seed` for sponsored search. Memory is bounded by `block_bytes`, not by the file.
+    Categories are hashed with a public `salt`, or get ids from a vocabulary of the training part. `max_buckets`
+    lowers the format's own limit for every category. The split is by line number: chronological for display ads (as
+    the file is), random from `seed` for sponsored search. Memory use depends on `block_bytes`, not on the size of the
+    file.
     """
     path, target = Path(source), Path(out)
     _check_choice("categories", categories, get_args(Categories))
@@ -161,7 +162,7 @@ def prepare(
         features = Features(form.integers, tuple(buckets.items()))
         facts = _facts(form, path, lines, bad, categories, salt, seed)
         _write_description(scratch, describe(features, sizes, facts, not_covered))
-        os.chmod(scratch, 0o755)  # a temporary directory begins closed to others
+        os.chmod(scratch, 0o755)  # a temporary directory starts without access for others
         os.rename(scratch, target)
     except BaseException as error:
         if scratch is not None:
@@ -176,7 +177,7 @@ def prepare(
 
 
 class _Writers:
-    """Parquet files of each split; a new file after about a million rows, so that engines can share them out."""
+    """Writes the Parquet files of each split, about a million rows each so that engines can divide the work."""
 
     def __init__(self, directory: Path, splits: list[str]) -> None:
         self._arrow = _extras.load("pyarrow", feature="Preparing data", extra="data")
@@ -213,7 +214,7 @@ class _Writers:
 def _split(
     path: Path, form: Format, header: bool, seed: int, progress: DataProgress | None
 ) -> tuple[int, SplitOf]:
-    """How many lines there are, and the function that tells the split of each, as a place in `form.fractions`."""
+    """The number of lines, and a function that gives the split of each, as an index into `form.fractions`."""
     lines = count_lines(path, progress) - header
     shares = np.cumsum(list(form.fractions.values()))[:-1]
     if form.chronological:
@@ -221,8 +222,8 @@ def _split(
         return lines, lambda block: np.searchsorted(
             cuts, np.arange(block.first, block.first + block.lines), side="right"
         )
-    # The generator's raw words never change between versions of NumPy. One word a line, so that what a line's split
-    # is does not depend on which others are malformed.
+    # The generator's raw words never change between versions of NumPy. Each line uses one word, so a line's split
+    # does not depend on which other lines are malformed.
     words = np.random.Philox(key=seed)
     limits = np.array([int(share * 2.0**53) << 11 for share in shares], np.uint64)
 
@@ -268,7 +269,7 @@ def _apply_vocabularies(
 
 
 def _check_looks(path: Path, form: Format) -> bool:
-    """Refuse another file before any work; True if the first line is a header with the format's own names."""
+    """Refuse a wrong file before any work; True if the first line is a header with the format's own names."""
     bad = BadLines(path)
     block = next(read_blocks(path, len(form.columns), bad, block_bytes=_PEEK_BYTES), None)
     if block is None:
