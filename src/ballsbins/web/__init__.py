@@ -1,1 +1,1 @@
-"""What people see in a browser: a self-contained page of a run's privacy, and a local page with knobs."""
+"""Pages for a browser: a self-contained page about the privacy of a run, and a local interactive page."""

@@ -1,4 +1,4 @@
-"""What a page shows of one run, as plain data: computed in a worker process, drawn by `page` and the browser."""
+"""What a page shows about one run, as plain data: computed in a worker process, drawn by `page` and the browser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ballsbins.report import Card, Statement
 from ballsbins.report.numbers import describe
 from ballsbins.samplers import BallsAndBins, Sampler
 
-POINTS = 48  # of a curve; the eye sees no more on a picture this wide
-_STRETCH = 1.35  # how far beyond its ε at δ a curve is drawn
+POINTS = 48  # points of a curve; more would not be visible on a picture this wide
+_STRETCH = 1.35  # draw a curve this many times as far as its ε at δ
 _LARGEST_DRAWN = 60.0
 
 
@@ -33,11 +33,11 @@ class Row:
     method: str
     confidence: float = 1.0
     penalty: float = 0.0
-    proof: str = ""  # what a certificate proves of this run at this δ, in words
+    proof: str = ""  # what a certificate proves about this run at this δ, in words
 
     @property
     def bound(self) -> Bound:
-        """The same as a Bound, for those who put it into words."""
+        """The same as a Bound, for code that puts it into words."""
         numbers = self.lower, self.upper, self.upper
         return Bound("epsilon", *numbers, self.kind, self.method, self.confidence, self.penalty)
 
@@ -53,7 +53,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The least noise for a target, and the ε that it has."""
+    """The least noise for a target, and the resulting ε."""
 
     noise_multiplier: float
     target: float
@@ -62,7 +62,7 @@ class Calibrated:
 
 
 def row_of(mechanism: Mechanism, delta: float, claim: Bound | None = None, name: str | None = None) -> Row:
-    """ε at δ, computed unless it is a claim that is shown as it stands."""
+    """ε at δ: computed, unless a claim is given, which is shown unchanged."""
     bound = mechanism.epsilon(delta) if claim is None else claim
     return Row(
         mechanism.sampler.name if name is None else name,
@@ -86,7 +86,7 @@ def points_of(mechanism: Mechanism, row: Row) -> Points:
 
 
 def of_run(mechanism: Mechanism, delta: float) -> Iterator[Row | Points]:
-    """First ε, then the curve: one mechanism, so that the second question profits from the first."""
+    """First ε, then the curve, from one mechanism, so that the second question reuses work of the first."""
     row = row_of(mechanism, delta)
     yield row
     yield points_of(mechanism, row)
@@ -101,11 +101,11 @@ def calibrated(sampler: Sampler, epsilon: float, delta: float, epochs: int) -> I
 
 
 def statement_of(mechanism: Mechanism, delta: float, num_examples: int | None) -> Iterator[Statement]:
-    """The statement of a run that is still to be made."""
+    """The statement of a run that has not been made yet."""
     yield Card(mechanism, delta, num_examples=num_examples).statement()
 
 
 def warm_up() -> None:
-    """Import and ask once for practice: fill the caches that all questions share before the first one comes."""
+    """Import everything and ask one question, to fill the caches that all questions share before the first comes."""
     for _ in of_run(Mechanism(BallsAndBins(234), 0.6), 1e-6):
         pass

@@ -1,7 +1,7 @@
-"""The live page: one question in, a stream of answers out, the fast ones first; and what else may be asked of it.
+"""The live page: one question in, a stream of answers out, the fast ones first; and the other requests it serves.
 
-Every answer is one line of JSON, sent when it is known. If the reader goes away (somebody moved a slider further),
-the processes that still compute for it are ended.
+Every answer is one line of JSON, sent as soon as it is known. If the reader goes away (because somebody moved a
+slider further), the processes that still compute for it are ended.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ballsbins.web.question import DEFAULTS, PRESETS, Question, field_of, questi
 from ballsbins.web.workers import Work, Workers
 
 Proof = Callable[[Mechanism, float], str]
-MOST_QUESTIONS = 8  # answered at the same time
-QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0  # of processor time, for one piece of an answer
-# Seconds of rest before slow work begins: while a slider moves, every question is replaced sooner.
+MOST_QUESTIONS = 8  # maximum number of questions answered at the same time
+QUICK_SECONDS, SLOW_SECONDS = 10.0, 30.0  # processor time allowed for one piece of an answer
+# Seconds to wait before slow work begins: while a slider moves, the next question comes before that.
 PAUSE = 0.2
 _REMEMBERED = 256
 _SCRIPTS = ("chart.js", "copy.js", "explorer.js")
-# the samplers in the order of the table; their numbers are those of the chart's lines
+# the samplers in the order of the table; their numbers match the chart's lines
 PLACES = {name: place for place, name in enumerate(SamplerName)}
 
 
 @dataclass
 class Part:
-    """A piece of the answer: who computes it, and what. What people look at first does not pause."""
+    """A piece of the answer: which workers compute it, and what. The first thing people look at does not pause."""
 
     name: str
     workers: Workers
@@ -53,10 +53,10 @@ class Part:
 
 
 class Explorer:
-    """Answers questions, remembers answers, and bounds what is computed at once."""
+    """Answers questions, remembers answers, and limits how much is computed at once."""
 
     def __init__(self, proof: Proof | None = None) -> None:
-        """No process is started yet; `proof` gives what is proved about a run at a δ."""
+        """Start no process yet; `proof` gives what is proved about a run at a δ."""
         self.proof = proof
         self.quick = Workers(2, QUICK_SECONDS, urgent=True)
         self.slow = Workers(2, SLOW_SECONDS, urgent=False)
@@ -64,7 +64,7 @@ class Explorer:
         self._known: OrderedDict[Any, list[Any]] = OrderedDict()
 
     def parts(self, question: Question) -> list[Part]:
-        """What is to be computed, in the order in which people wait for it."""
+        """The pieces to compute, in the order in which people wait for them."""
         main = question.main
         order = sorted(question.mechanisms, key=lambda name: name != question.asked)
         parts = []
@@ -81,13 +81,13 @@ class Explorer:
         return parts
 
     def _lane(self, mechanism: Mechanism) -> Workers:
-        """What is composed of several epochs, or of the coins of Poisson, takes longer; all else answers at once."""
+        """Composing several epochs, or Poisson's many coin flips, takes longer; the rest is answered at once."""
         _, epochs = mechanism.independent_epochs
         quick = epochs == 1 and mechanism.sampler.name != "Poisson"
         return self.quick if quick or mechanism.sampler.name == "deterministic" else self.slow
 
     async def results(self, question: Question) -> AsyncIterator[tuple[str, Any]]:
-        """(part, result) as they become known; a result may be the error that took its place."""
+        """Give (part, result) as results become known; a result may be an error instead."""
         queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -140,7 +140,7 @@ class Explorer:
             self._known.popitem(last=False)
 
     async def lines(self, question: Question) -> AsyncIterator[bytes]:
-        """The stream of one question."""
+        """The stream of answers to one question."""
         self.open += 1
         try:
             sampler = question.main.sampler
@@ -161,7 +161,7 @@ class Explorer:
             self.open -= 1
 
     async def export(self, question: Question) -> str:
-        """The static page of the same question; a sampler without an answer is left out with its reason."""
+        """The static page for the same question; a sampler without an answer is left out, and the reason is given."""
         rows: dict[str, Row] = {}
         points: dict[str, Points] = {}
         statement, silent = None, []
@@ -191,7 +191,7 @@ class Explorer:
 
 
 def _events(question: Question, rows: dict[SamplerName, Row], part: str, result: Any) -> list[bytes]:
-    """What is sent to the browser of one result."""
+    """The lines to send to the browser for one result."""
     asked = question.asked
     if isinstance(result, BallsBinsError):
         words = worded(result)
@@ -230,13 +230,13 @@ def _line(kind: str, **content: Any) -> bytes:
 
 
 def build(proof: Proof | None = None) -> Starlette:
-    """The application: what may be asked of it, and nothing else."""
+    """The application, which accepts only the requests listed here."""
     explorer = Explorer(proof)
     presets = "".join(f"<option>{name}</option>" for name in PRESETS)
     home = Template(page.asset("explorer.html")).substitute(
         presets=presets, defaults=page.script_json({"fields": dict(DEFAULTS), "presets": dict(PRESETS)})
     )
-    # everything that is served, read once at the start: no request ever opens a file
+    # Read all served files once at the start: no request ever opens a file.
     assets = {name: (page.asset(name), "text/javascript") for name in _SCRIPTS}
     assets |= {name: (page.asset(name), "text/css") for name in ("style.css", "explorer.css")}
 
@@ -290,7 +290,7 @@ def build(proof: Proof | None = None) -> Starlette:
             explorer.quick.start()
             explorer.slow.start()
             yield
-        finally:  # also if Ctrl-C comes before all have started
+        finally:  # even if Ctrl-C comes before all have started
             explorer.quick.close()
             explorer.slow.close()
 

@@ -1,6 +1,6 @@
 """Answers as HTML, and the static page: picture, curves, table and statement of given runs in one file.
 
-The live page and the static one show the same, because both take it from here. The curves are drawn in the browser
+The live page and the static page show the same because both use this module. The browser draws the curves
 (assets/chart.js); everything else is text and small pieces of SVG.
 """
 
@@ -28,8 +28,8 @@ from ballsbins.web.answers import Calibrated, Points, Row, points_of, row_of
 
 _CLOSE = 0.05  # bounds on log δ closer than this are drawn as one line
 _DIGITS = 4  # significant digits of every ε on a page; the statement has more
-_WORSE = 1.1  # from this ratio of truth to claim on, the page states the ratio
-INKS = 7  # colours that the style sheet has, --ink-0 … --ink-6
+_WORSE = 1.1  # the page states the ratio of truth to claim from this value on
+INKS = 7  # number of colours in the style sheet, --ink-0 … --ink-6
 _INK_OF = {
     "balls-and-bins": 0,
     "Poisson": 1,
@@ -37,9 +37,9 @@ _INK_OF = {
     "deterministic": 3,
     "balls-and-bins (fixed bins)": 4,
 }
-# the lengths of dash and gap, as in the printed pictures
+# lengths of dash and gap, as in the printed pictures
 DASHES: Sequence[tuple[int, ...]] = ((), (7, 4), (8, 3, 2, 3), (2, 3), (9, 2, 2, 2), (10, 3), (4, 2))
-# what people call the batches of a sampler
+# what people call the batches of each sampler
 WAYS: Mapping[str, str] = {
     SamplerName.SHUFFLE: "shuffled batches",
     SamplerName.POISSON: "Poisson batches",
@@ -50,7 +50,7 @@ WAYS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Run:
-    """What the page shows of one run; no statement for those that are there to compare with only."""
+    """What the page shows about one run; runs that are shown only for comparison have no statement."""
 
     row: Row
     points: Points
@@ -66,7 +66,7 @@ def page_of_mechanism(
     alone: bool = False,
     proof: str = "",
 ) -> str:
-    """The page of one run, with the other samplers at the same noise unless it is to stand alone."""
+    """The page of one run, compared with the other samplers at the same noise unless it should stand alone."""
     asked, runs, silent = None, {}, []
     for name, run in under_each_sampler(mechanism).items():
         if type(run.sampler) is type(mechanism.sampler):
@@ -86,7 +86,7 @@ def page_of_mechanism(
 def page_of_samplers(
     title: str, runs: Mapping[SamplerName, Run], asked: SamplerName | None, silent: Iterable[str] = ()
 ) -> str:
-    """The page of one run under several samplers; `asked` is the one that it is about, if that is known."""
+    """The page of one run under several samplers; `asked` is the sampler in question, if it is known."""
     ordered = sorted(runs, key=lambda name: (name is not asked, list(SamplerName).index(name)))
     rows = {name: runs[name].row for name in ordered}
     top = (
@@ -97,7 +97,7 @@ def page_of_samplers(
 
 
 def page_of_cards(paths: Sequence[Path], title: str, proof: str = "") -> str:
-    """The page of several runs, each as its card claims it; a claim that is not true has no statement to show."""
+    """The page of several runs, each with the claim of its card; a card with a false claim is refused."""
     runs, cards = [], []
     for path, name in zip(paths, _names(paths), strict=True):
         card = Card.read(path)
@@ -114,7 +114,7 @@ def page_of_cards(paths: Sequence[Path], title: str, proof: str = "") -> str:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Short names that tell the cards apart: the file's, with its directory where two are alike."""
+    """Short names for the cards: the file names, with the directory if two are equal."""
     stems = [path.stem for path in paths]
     return [path.stem if stems.count(path.stem) == 1 else f"{path.parent.name}/{path.stem}" for path in paths]
 
@@ -123,7 +123,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def headline(rows: Mapping[SamplerName, Row], asked: SamplerName | None) -> str:
-    """The number that was asked for, and for which batches; all of them for somebody who does not know."""
+    """The number that was asked for, and for which batches; all numbers if the user does not know the sampler."""
     if asked is not None:
         return (
             f'<div class="headline">{_title(f"With {WAYS[asked]}, this run has")}{_number(rows[asked])}</div>'
@@ -146,7 +146,7 @@ def _title(text: str) -> str:
 
 
 def _number(row: Row) -> str:
-    """An upper bound, which is what may be claimed, and how far below it the truth can be."""
+    """The upper bound, which may be claimed, and how far below it the truth can be."""
     known = how(row.bound)
     least = "" if _is_close(row) else f"and at least {down(row.lower, _DIGITS)}, "
     known = f"at δ = {stated(row.delta)}" + ("" if known == "bounds" else f" · {known}")
@@ -159,18 +159,18 @@ def _number(row: Row) -> str:
 
 
 def _is_close(row: Row) -> bool:
-    """Whether two bounds are one number to a reader."""
+    """Whether a reader would see the two bounds as one number."""
     return math.isfinite(row.upper) and row.upper - row.lower <= 0.5 * 10.0**-_DIGITS * abs(row.upper)
 
 
 def _interval(row: Row) -> str:
-    """Both ends, or one where they agree to the digits shown."""
+    """Both ends, or one number if they agree to the digits shown."""
     upper = up(row.upper, _DIGITS)
     return f"≤ {upper}" if _is_close(row) else f"{down(row.lower, _DIGITS)} … {upper}"
 
 
 def picture(rows: Mapping[SamplerName, Row], asked: SamplerName | None) -> str:
-    """What is claimed against what is true, as bars under one sentence; nothing where one of them is missing."""
+    """Claim against truth, as bars under one sentence; empty if one of them is missing."""
     own = asked if asked in (SamplerName.SHUFFLE, SamplerName.DETERMINISTIC) else SamplerName.SHUFFLE
     shown = {
         SamplerName.POISSON: "reported, if accounted as Poisson",
@@ -186,11 +186,11 @@ def picture(rows: Mapping[SamplerName, Row], asked: SamplerName | None) -> str:
 
 
 def _bar(row: Row, label: str, scale: float, *, yours: bool) -> str:
-    """Solid up to what is proved from below, pale up to what is proved from above."""
+    """A bar that is solid up to the proved lower bound, and pale up to the proved upper bound."""
     ink = ink_of(row.name, 0)
     least, most = (100.0 * min(end, scale) / scale for end in (row.lower, row.upper))
     own = ' <span class="yours">your batches</span>' if yours else ""
-    # solid from the left; the least bar is still a bar
+    # solid from the left; even the smallest bar stays visible
     return (
         f'<div class="bar"><span class="label">{escape(label)}{own}</span>'
         f'<svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
@@ -202,7 +202,7 @@ def _bar(row: Row, label: str, scale: float, *, yours: bool) -> str:
 
 
 def verdict(rows: Mapping[SamplerName, Row], own: SamplerName, asked: SamplerName | None) -> str:
-    """The point of the picture in one sentence."""
+    """The message of the picture in one sentence."""
     claim, truth, bins = rows[SamplerName.POISSON], rows[own], rows[SamplerName.BALLS_AND_BINS]
     if not math.isfinite(bins.upper):
         return "With so little noise no way to draw batches protects anybody."
@@ -232,17 +232,17 @@ def verdict(rows: Mapping[SamplerName, Row], own: SamplerName, asked: SamplerNam
 
 
 def asset(name: str) -> str:
-    """One of our own files."""
+    """The content of one of our own asset files."""
     return (files("ballsbins.web") / "assets" / name).read_text(encoding="utf-8")
 
 
 def ink_of(name: str, position: int) -> int:
-    """The number of the colour and dash of a run: that of its sampler, in every picture, or the next one."""
+    """The number of a run's colour and dash: its sampler's, as in every picture, or else the next one."""
     return _INK_OF.get(name, position % INKS)
 
 
 def _swatch(ink: int) -> str:
-    """A piece of the line, to tell which one is meant."""
+    """A sample of the line, to identify it."""
     dash = " ".join(map(str, DASHES[ink]))
     return (
         f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4" '
@@ -251,7 +251,7 @@ def _swatch(ink: int) -> str:
 
 
 def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
-    """A line of the table of runs, with its δ where not all have the same."""
+    """A line of the table of runs, with its δ if not all runs have the same."""
     at = f"at δ = {stated(row.delta)}, " if delta else ""
     return (
         f'<th scope="row">{_swatch(ink)}<span>{escape(row.name)}</span></th>'
@@ -261,7 +261,7 @@ def row_html(row: Row, ink: int, *, delta: bool = False) -> str:
 
 
 def silent_html(name: str, reason: str) -> str:
-    """A line of the table for a sampler that has no answer."""
+    """A line of the table for a sampler without an answer."""
     return (
         f'<th scope="row">{_swatch(ink_of(name, 0))}<span>{escape(name)}</span></th>'
         f'<td class="silent" colspan="2">{escape(reason)}</td>'
@@ -292,12 +292,12 @@ def statement_html(statement: Statement) -> str:
 
 
 def copies_of(statement: Statement) -> dict[str, str]:
-    """What its buttons copy: a sentence for the body of a paper, or the whole."""
+    """The texts that its buttons copy: one sentence for the body of a paper, or the whole statement."""
     return {"sentence": statement.sentence, "markdown": statement.markdown(), "text": statement.text()}
 
 
 def _code(text: str) -> str:
-    """What stands between backticks is to be typed."""
+    """Mark text between backticks as code."""
     parts = text.split("`")
     return "".join(f"<code>{part}</code>" if odd % 2 else part for odd, part in enumerate(parts))
 
@@ -306,7 +306,7 @@ def _code(text: str) -> str:
 
 
 def page(title: str, runs: Sequence[Run], top: str, note: str = "") -> str:
-    """The whole file: what stands on top, then table, curves and statements."""
+    """The whole file: the top, and then the table, curves and statements."""
     inks = [ink_of(run.row.name, position) for position, run in enumerate(runs)]
     published = [(run.row.name, run.statement) for run in runs if run.statement is not None]
     several = len(published) > 1
@@ -344,7 +344,7 @@ def page(title: str, runs: Sequence[Run], top: str, note: str = "") -> str:
 
 
 def curve_data(row: Row, points: Points, ink: int, position: int, *, main: bool) -> dict[str, Any]:
-    """A curve as assets/chart.js wants it; no lower line where it cannot be told from the upper one."""
+    """A curve in the form that assets/chart.js expects; no lower line if it cannot be told from the upper one."""
     apart = [low < high * (1.0 - _CLOSE) for low, high in zip(points.lower, points.upper, strict=True)]
     return {
         "position": position,
@@ -372,13 +372,13 @@ def _statement(statement: Statement, title: str, position: int) -> str:
 
 
 def script_json(data: Any) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element."""
+    """JSON that is safe in a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def _policy(scripts: Sequence[str], style: str) -> str:
-    """A policy under which these scripts and this style are used and no others, and nothing is fetched."""
+    """A policy that allows these scripts and this style only, and no fetching."""
 
     def hashed(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,6 +1,6 @@
-"""What somebody asks of the page: the text of its fields, read by the functions that read the command line's options.
+"""A question to the page: the text of its fields, parsed by the functions that parse the command line's options.
 
-Errors name an input as the field that it stands in is labelled: `worded` translates the library's own sentences.
+Errors name an input by the label of its field: `worded` translates the library's own sentences.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.largest_batch import limited
 from ballsbins.mechanism import Mechanism
 
-UNKNOWN = "unknown"  # the answer of a person who does not know how batches are drawn
-# Runs to begin with, by what people call them. The first is what an empty page shows.
+UNKNOWN = "unknown"  # the answer of a user who does not know how batches are drawn
+# Example runs under their common names. An empty page shows the first.
 PRESETS: Mapping[str, Mapping[str, str]] = {
     "MNIST, as in Opacus' example": {
         "noise-multiplier": "1",
@@ -54,7 +54,7 @@ PRESETS: Mapping[str, Mapping[str, str]] = {
         "epsilon": "8",
     },
 }
-# Fields by the name of their option, with what they hold on an empty page
+# Fields by the name of their option, with their values on an empty page
 DEFAULTS: Mapping[str, str] = {
     "sampler": "shuffle",
     **next(iter(PRESETS.values())),
@@ -77,15 +77,15 @@ LABELS: Mapping[str, str] = {
 _WHOLE = ("examples", "batch-size", "steps", "epochs", "max-batch-size")
 _REAL = ("noise-multiplier", "delta", "epsilon")
 _ALIASES = {"num-examples": "examples"}
-_LONGEST = 40  # characters of a field; no number needs more
-_LARGEST_EPSILON = 700.0  # e^ε stays a double
+_LONGEST = 40  # maximum length of a field in characters; no number needs more
+_LARGEST_EPSILON = 700.0  # so that e^ε fits into a double
 
 
 @dataclass(frozen=True)
 class Question:
-    """A run under each sampler, which of them is asked about, the δ of the answer, and the target to calibrate for.
+    """A run under each sampler, the sampler in question, the δ of the answer, and the target to calibrate for.
 
-    `asked` is None for somebody who does not know how batches are drawn.
+    `asked` is None if the user does not know how batches are drawn.
     """
 
     mechanisms: Mapping[str, Mechanism]
@@ -97,12 +97,12 @@ class Question:
 
     @property
     def main(self) -> Mechanism:
-        """The run that is asked about. Where nobody knows, the noise for a target is found for shuffled batches."""
+        """The run in question. If the sampler is unknown, the noise for a target is found for shuffled batches."""
         return self.mechanisms[self.asked or SamplerName.SHUFFLE]
 
     @property
     def command(self) -> str:
-        """The same question in a shell."""
+        """The same question as a shell command."""
         words = ["ballsbins", "epsilon" if self.asked else "compare"]
         for name, text in self.fields:
             if name != "epsilon":
@@ -111,7 +111,7 @@ class Question:
 
 
 def question_from(query: Mapping[str, str]) -> Question:
-    """Read the fields; whatever is wrong is an InvalidInputError that names one of them."""
+    """Parse the fields; any mistake raises an InvalidInputError that names one of them."""
     for name in query:
         if name not in DEFAULTS:
             raise InvalidInputError(
@@ -164,10 +164,10 @@ def question_from(query: Mapping[str, str]) -> Question:
 
 
 def _limited(run: Mechanism, delta: float, examples: int | None) -> Mechanism:
-    """The run with batches of at most a size that takes a hundredth of δ at most, at any ε that the run can have.
+    """The run with a batch size limit that costs at most a hundredth of δ, at any ε that the run can have.
 
-    ε of a Gaussian mechanism that every example joins once per epoch is below μ²/2 + μ√(2 log(1/δ)), μ = √epochs/σ;
-    drawing batches at random only lowers it. So the page never suggests a limit that its own accountant refuses.
+    ε of a Gaussian mechanism that every example joins once per epoch is below μ²/2 + μ√(2 log(1/δ)), μ = √epochs/σ.
+    Drawing batches at random only lowers it. So the page never suggests a limit that its own accountant refuses.
     """
     if examples is None:
         advice = "What truncation costs depends on the number of examples."
@@ -182,7 +182,7 @@ def _limited(run: Mechanism, delta: float, examples: int | None) -> Mechanism:
 
 
 def field_of(error: Exception) -> str | None:
-    """The field that an error is about, if it is about one."""
+    """The field that an error is about, if any."""
     if isinstance(error, InvalidInputError):
         name = error.name.removeprefix("--").replace("_", "-")
         name = _ALIASES.get(name, name)
@@ -191,7 +191,7 @@ def field_of(error: Exception) -> str | None:
 
 
 def worded(error: Exception) -> str:
-    """The sentence of an error, with the page's own fields in place of options and arguments."""
+    """The sentence of an error, with the page's field names instead of options and arguments."""
     text = str(error)
     if isinstance(error, InvalidInputError) and (field := field_of(error)):
         shown = "empty" if error.value is None else "" if error.value is True else repr(error.value)
@@ -203,12 +203,12 @@ def worded(error: Exception) -> str:
 
 def _label(name: str) -> str:
     if name == "epsilon":
-        return "ε"  # of the run, not the target
+        return "ε"  # the ε of the run, not the target
     name = name.removeprefix("--").replace("_", "-")
     return LABELS[_ALIASES.get(name, name)]
 
 
-# --batch-size and batch_size are names; the words delta and epsilon are too, in sentences of the accountant
+# --batch-size and batch_size are names; in sentences of the accountant, the words delta and epsilon are names too
 _WRITTEN = sorted({*DEFAULTS, *_ALIASES}, key=len, reverse=True)
 _SPELLED = [
     *(f"--{name}" for name in _WRITTEN),
@@ -220,7 +220,7 @@ _NAMES = re.compile(rf"({'|'.join(_SPELLED)})\b(=?)")
 
 
 def _read(name: str, text: str) -> Any:
-    """A number where the text is one; other text as it is, for the checks that know what should be there."""
+    """A number if the text is one; otherwise the text unchanged, for the checks that know what to expect."""
     if len(text) > _LONGEST:
         raise InvalidInputError(
             f"--{name}", f"{text[:12]}…", f"at most {_LONGEST} characters", "Write a number."

@@ -1,8 +1,8 @@
-"""Run the live page: bind, say where, open the browser, serve until Ctrl-C; and refuse what is not our own page.
+"""Run the live page: bind, print the address, open the browser, serve until Ctrl-C; refuse requests of other pages.
 
-Another site that somebody visits can make their browser call 127.0.0.1. It cannot choose the Host header freely
-(after rebinding its name to 127.0.0.1 the header still has the name) nor hide where a request comes from: so both are
-checked.
+Another site that the user visits can make their browser call 127.0.0.1. It cannot choose the Host header freely
+(after rebinding its name to 127.0.0.1, the header still has that name), nor can it hide where a request comes from.
+So both are checked.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _HEADERS = (
 
 
 class Guard:
-    """Refuses what is not asked by our own page under a name that is ours."""
+    """Refuses requests that do not come from our own page under one of our own names."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        """`host` is what the server was told to listen on."""
+        """Take the app, and the `host` that the server listens on."""
         self._app, self._host = app, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, then pass on."""
+        """Check a request, then pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,7 +90,7 @@ class Guard:
             return 414, f"The address is longer than {LONGEST_QUERY} characters: no question needs that many."
         if headers.get(b"origin", f"http://{host}") != f"http://{host}":
             return 403, "Another site asked for this; only the page of this server may."
-        # a link from elsewhere may open the page (that is what a link is for), but nothing else
+        # a link from another site may open the page (that is what links are for), but may request nothing else
         site = headers.get(b"sec-fetch-site", "none")
         opens = scope["path"] == "/" and headers.get(b"sec-fetch-mode") == "navigate"
         if site not in ("same-origin", "none") and not opens:
@@ -101,8 +101,8 @@ class Guard:
 def is_ours(header: str, bound: str) -> bool:
     """Whether a Host header names this server, which listens on `bound`.
 
-    A name can be made to point anywhere by whoever owns it, an address cannot: where the server listens on all
-    addresses, any address is ours, but no name except the machine's own.
+    Whoever owns a name can make it point anywhere, but not an address. So if the server listens on all addresses, any
+    address is ours, but no name except the machine's own.
     """
     name, colon, port = ("", "", "") if header.endswith("]") else header.rpartition(":")
     if colon and not (port.isascii() and port.isdigit()):
@@ -118,7 +118,7 @@ def is_ours(header: str, bound: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Whether only this machine can reach a server that listens on this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -133,7 +133,7 @@ def serve(
     say: Callable[[str], None],
     proof: Callable[[Mechanism, float], str] | None = None,
 ) -> None:
-    """Serve on `host`, at `port` or at a free one if it is 0; `say` tells the person at the terminal.
+    """Serve on `host` at `port`, where 0 picks a free port; `say` prints a message for the user.
 
     `proof` gives what is proved about a run at a δ, or "".
     """
@@ -150,7 +150,7 @@ def serve(
                 "Whoever can reach this machine can use the page and its processor: there is no password. "
                 "Leave out --host to keep it to yourself."
             )
-        if browser:  # in a thread of its own: some browsers keep the caller waiting
+        if browser:  # in a separate thread, because some browsers block the caller
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         config = uvicorn.Config(
             app,
@@ -162,13 +162,13 @@ def serve(
             limit_concurrency=64,
             timeout_graceful_shutdown=1,
         )
-        with suppress(KeyboardInterrupt):  # the usual way to end it
+        with suppress(KeyboardInterrupt):  # the usual way to stop the server
             uvicorn.Server(config).run(sockets=[listening])
         say("Stopped.")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; whatever is in the way is said in words."""
+    """A listening socket; failures are explained in words."""
     number = _check.integer("--port", port, 0, 65535, advice="Leave it out, or 0, to pick a free one.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]

@@ -1,7 +1,7 @@
-"""Work that may take long, in processes that can be killed.
+"""Run work that may take long in processes that can be killed.
 
-The exact answer takes milliseconds nearly always, but nothing bounds it at the far ends of the parameters; a process
-can be ended at any time, a thread cannot.
+An exact answer nearly always takes milliseconds, but at extreme parameters nothing bounds the time. A process can be
+ended at any time; a thread cannot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ballsbins.errors import BallsBinsError
 
-# what the process that workers are forked from imports, once for all of them
+# modules that the fork server imports, once for all workers
 _PRELOADED = (
     "ballsbins.accountant",
     "ballsbins.calibration",
@@ -28,31 +28,31 @@ _PRELOADED = (
     "ballsbins.web.workers",
 )
 MEMORY = 4 * 2**30  # bytes that one worker may reserve
-# The signal of a timer that runs while a process does; its default is to end the process. Not on Windows.
+# The signal of a timer of processor time; by default it ends the process. Windows does not have it.
 _TIMER = getattr(signal, "SIGPROF", None)
-_PATIENCE = 30  # times the processor time: work that waits for ever is ended after that long by the clock
-_FAREWELL = 5.0  # seconds until a process whose pipe is closed has left its exit code
+_PATIENCE = 30  # multiple of the processor time after which stuck work is ended by the wall clock
+_FAREWELL = 5.0  # seconds to wait for the exit code of a process whose pipe is closed
 
 Work = Callable[..., Iterator[Any]]
 Inbox = asyncio.Queue[tuple[str, Any]]
 
 
 class TooLongError(BallsBinsError):
-    """Work that was stopped because it used up its processor time."""
+    """Work was stopped because it used up its processor time."""
 
 
 class DiedError(BallsBinsError):
-    """A process that ended in the middle of its work."""
+    """A process ended in the middle of its work."""
 
 
 class Workers:
-    """At most `count` pieces of work at once, each for at most `seconds` of processor time; others wait their turn.
+    """Runs at most `count` pieces of work at once, each for at most `seconds` of processor time; others wait.
 
-    A busy machine makes answers late, but takes none away: time in which a process does not run is not counted.
+    On a busy machine answers come later, but none is lost: time during which a process does not run is not counted.
     """
 
     def __init__(self, count: int, seconds: float, *, urgent: bool) -> None:
-        """Start no process yet. What is not urgent leaves the processor to what is."""
+        """Start no process yet. Work that is not urgent yields the processor to urgent work."""
         self.seconds = seconds
         self._count, self._urgent = count, urgent
         self._turn = asyncio.Semaphore(count)
@@ -61,11 +61,11 @@ class Workers:
         self._closed = False
 
     def start(self) -> None:
-        """Have all processes ready, so that the first question is answered as fast as the second."""
+        """Start all processes, so that the first question is answered as fast as the second."""
         self._idle = [_Worker(self._urgent) for _ in range(self._count)]
 
     async def results(self, work: Work, *arguments: Any) -> AsyncIterator[Any]:
-        """What `work(*arguments)` yields, one by one; whoever leaves early has the rest ended."""
+        """Give what `work(*arguments)` yields, one by one; if the caller leaves early, the rest is ended."""
         await self._turn.acquire()
         worker = self._idle.pop() if self._idle else _Worker(self._urgent)
         inbox = worker.begin(work, arguments, self.seconds)
@@ -85,7 +85,7 @@ class Workers:
             state = "late"
             raise worker.too_long from None
         finally:
-            if state == "left" and self._urgent:  # it finishes soon: cheaper than another process
+            if state == "left" and self._urgent:  # it finishes soon, which is cheaper than a new process
                 task = asyncio.create_task(self._outlast(worker, inbox, deadline))
                 self._outlasting.add(task)
                 task.add_done_callback(self._outlasting.discard)
@@ -93,7 +93,7 @@ class Workers:
                 self._release(worker, well=state in ("end", "error"))
 
     async def _outlast(self, worker: _Worker, inbox: Inbox, deadline: float) -> None:
-        """Wait for the end of what nobody wants any more."""
+        """Wait for the end of work that nobody wants any more."""
         state = "result"
         try:
             async with asyncio.timeout_at(deadline):
@@ -105,7 +105,7 @@ class Workers:
             self._release(worker, well=state in ("end", "error"))
 
     def _release(self, worker: _Worker, *, well: bool) -> None:
-        """Let the next one have the process, or one in place of it."""
+        """Return the process to the pool, or a new one in its place."""
         if not well or self._closed:
             worker.kill()
         if not self._closed:
@@ -122,7 +122,7 @@ class Workers:
 
 
 class _Worker:
-    """A process that does one piece of work after the other."""
+    """A process that does one piece of work after another."""
 
     def __init__(self, urgent: bool) -> None:
         # Unlike fork, a fork server does not copy a process with threads; unlike spawn, it imports only once
@@ -138,7 +138,7 @@ class _Worker:
         theirs.close()
 
     def begin(self, work: Work, arguments: tuple[Any, ...], seconds: float) -> Inbox:
-        """Have it done; what comes of it arrives in the inbox, last an "end", an "error" or that it "died"."""
+        """Start the work; its results arrive in the inbox, and finally "end", "error" or "died"."""
         loop = asyncio.get_running_loop()
         inbox: Inbox = asyncio.Queue()
         self.too_long = TooLongError(
@@ -155,7 +155,7 @@ class _Worker:
                 except (
                     EOFError,
                     OSError,
-                ):  # killed, by us, by its timer or by a system that is short of memory
+                ):  # killed by us, by its timer or by a system that is short of memory
                     state, content = "died", self._reason()
                 with suppress(RuntimeError):  # the event loop has ended, so nobody waits for the answer
                     loop.call_soon_threadsafe(inbox.put_nowait, (state, content))
@@ -164,19 +164,19 @@ class _Worker:
         return inbox
 
     def _reason(self) -> BallsBinsError:
-        """Why the process ended, as its parent sees it."""
+        """Why the process ended, as seen by its parent."""
         self._process.join(_FAREWELL)
         if _TIMER is not None and self._process.exitcode == -_TIMER:
             return self.too_long
         return DiedError("The computation ended before its answer; ask for something smaller.")
 
     def kill(self) -> None:
-        """End the process now; a thread that waits for it is woken by the closing pipe."""
+        """End the process now; the closing pipe wakes a thread that waits for it."""
         self._process.kill()
 
 
 def _serve(pipe: Connection, urgent: bool) -> None:
-    """The life of a worker process."""
+    """The main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C and then ends its workers
     with suppress(ImportError, ValueError, OSError):
         import resource
@@ -213,6 +213,6 @@ def _serve(pipe: Connection, urgent: bool) -> None:
 
 
 def _allow(seconds: float) -> None:
-    """Let this process use that much processor time from now on, or any amount if it is 0."""
+    """Allow this process this much further processor time, or any amount if it is 0."""
     if _TIMER is not None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
