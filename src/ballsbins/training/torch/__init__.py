@@ -1,4 +1,4 @@
-"""Training in PyTorch with Opacus on the batches of a Mechanism: `make_private`."""
+"""Train in PyTorch with Opacus on the batches of a Mechanism: `make_private`."""
 
 from ballsbins import _extras
 

@@ -1,4 +1,4 @@
-"""The steps taken of a run, and an Opacus accountant that answers for them."""
+"""The count of a run's steps, and an Opacus accountant that computes their ε."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ballsbins.errors import InvalidInputError, RunError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import pooled_noise
 
-SCHEMA = 2  # of `state_dict`
+SCHEMA = 2  # version of `state_dict`
 _UNSAFE = 1
 
 
 class StepCount:
-    """The steps taken of a mechanism. Everything that must know where the run is asks here.
+    """Counts the steps taken of a mechanism. This is the only place that knows the position of the run.
 
-    `repeats` says how often, at most, a step was taken again on the same batch after a step that counts as well, and
-    `repeated_to` up to which step. The releases of one step are one release with √(1 + repeats) times the
-    sensitivity, because the example is in the same batch each time. So the run is accounted for with σ/√(1 +
-    repeats).
+    `repeats` is the largest number of times that a step was taken again on the same batch after an earlier attempt
+    that also counts; `repeated_to` is the step up to which this happened. The releases of one step are equivalent to
+    one release with √(1 + repeats) times the sensitivity, because the example is in the same batch each time. So the
+    run is accounted for with σ/√(1 + repeats).
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -36,7 +36,7 @@ class StepCount:
 
     @property
     def total_steps(self) -> int:
-        """The steps that the mechanism has in all."""
+        """The total number of steps of the mechanism."""
         return self.mechanism.total_steps
 
     @property
@@ -46,20 +46,20 @@ class StepCount:
 
     @property
     def accounted(self) -> Mechanism:
-        """The mechanism as planned, with the noise that it is accounted for with."""
+        """The mechanism as planned, but with the noise multiplier used for accounting."""
         if not self.repeats:
             return self.mechanism
-        # rounded down, so that ε is not too small
+        # Rounded down, so that ε is not too small.
         noise = math.nextafter(pooled_noise(self.mechanism.noise_multiplier, 1 + self.repeats), 0.0)
         return replace(self.mechanism, noise_multiplier=noise)
 
     def as_run(self) -> Mechanism | None:
-        """The mechanism as far as it was run, lost steps that count included; None before the first step."""
+        """The mechanism as far as it was run, including lost steps that count; None before the first step."""
         steps = max(self.steps_taken, self.repeated_to)
         return self.accounted.after(steps) if steps else None
 
     def require_steps_left(self) -> None:
-        """Refuse a step that the mechanism does not have."""
+        """Refuse a step beyond the last one of the mechanism."""
         if self.steps_taken >= self.total_steps:
             raise RunError(
                 f"All {self.total_steps:,} steps of {self.mechanism!r} were taken; no further one is accounted for. "
@@ -72,12 +72,12 @@ class StepCount:
         self.steps_taken += 1
 
     def count_repeats(self, repeats: int, repeated_to: int) -> None:
-        """Count steps that were taken again; what is known already is never taken back."""
+        """Count steps that were taken again; the counts never decrease."""
         self.repeats = max(self.repeats, repeats)
         self.repeated_to = max(self.repeated_to, repeated_to)
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain data to save; no secret. `mechanism` is what the steps are accounted for with."""
+        """Plain data to save, without secrets. `mechanism` is the one used for accounting."""
         return {
             "schema": SCHEMA,
             "mechanism": self.accounted.to_dict(),
@@ -88,7 +88,7 @@ class StepCount:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the saved run was. A run of another sampler or noise is refused; more epochs are allowed."""
+        """Continue from the saved position. Refuse another sampler or noise; more epochs are allowed."""
         saved = mechanism_of(state)
         mine = self.mechanism
         if (saved.sampler, saved.noise_multiplier) != (mine.sampler, mine.noise_multiplier):
@@ -140,18 +140,18 @@ _CONFIGURE = (
 
 
 class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
-    """Answers for a Mechanism at any step, and refuses a history that the mechanism does not cover.
+    """Gives the ε of a Mechanism at any step, and refuses a history that the mechanism does not cover.
 
     `PrivacyEngine(accountant="ballsbins")` makes one; `make_private` tells it the mechanism.
     """
 
     def __init__(self) -> None:
-        """Make an accountant that knows no mechanism yet."""
+        """Make an accountant without a mechanism; `configure` sets it."""
         self._progress: StepCount | None = None
         super().__init__()
 
     def configure(self, mechanism: Mechanism | StepCount) -> None:
-        """State what will be run, before the first step. A StepCount is shared with whoever else counts by it."""
+        """Set the mechanism before the first step. A given StepCount is shared with its other users."""
         if self._progress is not None and self._progress.steps_taken:
             raise RunError(
                 f"This accountant has counted {self._progress.steps_taken:,} steps of "
@@ -161,7 +161,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def history(self) -> list[tuple[float, float, int]]:
-        """The steps in Opacus' form: (noise multiplier, sample rate, steps), with the noise that is accounted for."""
+        """The steps in Opacus' form: (noise multiplier used for accounting, sample rate, steps)."""
         progress = self._progress
         run = None if progress is None else progress.as_run()
         if progress is None or run is None:
@@ -170,7 +170,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
 
     @history.setter
     def history(self, entries: Sequence[tuple[float, float, int]]) -> None:
-        """Take a history that the mechanism covers: its noise, its sample rate, not more than its steps."""
+        """Accept a history that the mechanism covers: its noise, its sample rate, and at most its steps."""
         if not entries and (self._progress is None or not self._progress.steps_taken):
             return
         progress = self._known()
@@ -193,7 +193,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
         progress.steps_taken = steps
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step, if it is one of the mechanism's."""
+        """Count one step; refuse one that does not belong to the mechanism."""
         progress = self._known()
         self._check(
             noise_multiplier, sample_rate, (progress.mechanism.noise_multiplier, progress.sample_rate)
@@ -201,7 +201,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
         progress.advance()
 
     def get_epsilon(self, delta: float) -> float:
-        """The ε of what was run so far: an upper bound, exact for one epoch, also an unfinished one."""
+        """The ε of the run so far: an upper bound, exact for one epoch, even an unfinished one."""
         run = self._known().as_run()
         return 0.0 if run is None else float(run.epsilon(delta).upper)
 
@@ -225,7 +225,7 @@ class BallsBinsAccountant(IAccountant):  # type: ignore[misc]
         return saved
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Go to where the saved run was. Without a mechanism of its own this accountant takes the saved one."""
+        """Continue from the saved position. An accountant without a mechanism takes the saved one."""
         if not state_dict or NAME not in state_dict:
             named = state_dict.get("mechanism") if state_dict else None
             raise InvalidInputError(

@@ -1,8 +1,8 @@
-"""The norms to clip to: one, one for each parameter, or one for each step.
+"""The norms to clip to: a single norm, one for each parameter, or one for each step.
 
 The noise of a step is σ times its clip norm, so ε does not depend on clip norms as long as they do not depend on the
-data. A schedule is a function of the number of the step, and is computed for all steps before the first is taken:
-nothing that is learned on the way can change it.
+data. A schedule is a function of the step number. It is computed for all steps before the first one, so nothing
+learned during training can change it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ADVICE = "It is the norm to clip gradients to."
 
 @dataclass(frozen=True)
 class ClipNorms:
-    """What every step clips to.
+    """The clip norms of every step.
 
     Attributes:
-        steps: C of each step; a single one if it does not change.
-        limits: the norms of the parameters, if each is clipped by itself: C is the root of the sum of their squares.
+        steps: C of each step; a single value if it does not change.
+        limits: one norm per parameter, if each is clipped separately; C is the root of the sum of their squares.
     """
 
     steps: tuple[float, ...]
@@ -32,7 +32,7 @@ class ClipNorms:
 
     @classmethod
     def of(cls, given: Any, parameters: int, mode: str, total_steps: int) -> ClipNorms:
-        """Read `max_grad_norm` of make_private; `parameters` are to be trained in `total_steps`."""
+        """Read `max_grad_norm` of make_private, for this number of trained parameters and steps."""
         if callable(given):
             return cls._scheduled(given, mode, total_steps)
         if not isinstance(given, Sequence):
@@ -75,7 +75,7 @@ class ClipNorms:
         return list(self.limits) if self.limits is not None else self.single or list(self.steps)
 
     def in_words(self) -> str:
-        """The schedule, for the statement."""
+        """Describe the schedule in words, for the statement."""
         return (
             f"by a schedule fixed before the run, from {self.steps[0]:.6g} at the first step to {self.steps[-1]:.6g} "
             f"at the last ({min(self.steps):.6g} to {max(self.steps):.6g}); the noise follows it, and ε does not "

@@ -1,7 +1,7 @@
 """Hooks: sum clipped per-example gradients as integers in units of the grid, add integer noise, and release.
 
-The sum does not depend on the order in which examples come. Opacus gives the gradient of every example. Each one is
-clipped and rounded to the grid *by itself*, and the integers are added exactly:
+The sum does not depend on the order of the examples. Opacus gives the gradient of every example. Each gradient is
+clipped and rounded to the grid *separately*, and the integers are added exactly:
 
     k = Σᵢ rint(factorᵢ·gᵢ/unit),   factorᵢ = min(1, limit/‖gᵢ‖)
 
@@ -9,13 +9,13 @@ So an example moves k by at most ‖rint(v)‖ ≤ ‖v‖ + ½·√d, with v it
 parameters, and the order of rows, physical batches and ranks changes no bit (steps 3 to 5 of docs/floating_point.md):
 
 * *Norms* are sums of squares in float64. Squares of float32 values are exact there and neither under- nor overflow,
-  and all terms are at least 0. So the relative error, whatever the order, is below the margin by which
-  `Grid.clip_limit` is less than C.
-* *Products* factor·g in float64 round at most four times: the quotient limit/‖g‖, that by the unit, the product
-  itself, and the unit. `EXCESS` covers that.
+  and all terms are at least 0. So the relative error, in any order, is below the margin by which `Grid.clip_limit`
+  is less than C.
+* *Products* factor·g in float64 round at most four times: the quotient limit/‖g‖, its division by the unit, the
+  product itself, and the unit. `EXCESS` covers these roundings.
 * *Sums* are integers below 2⁵¹ (`Grid` refuses larger ones), which float64 and int64 hold exactly.
 
-An example whose norm is not a finite number makes the whole batch not finite, and the caller stops.
+If the norm of one example is not finite, the whole batch counts as not finite, and the caller stops.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from numpy.typing import NDArray
 
 from ballsbins.training.grid import UNIT_ROUNDOFF, Grid
 
-_SMALL = 1 << 17  # values below which a second thread costs more than it does
+_SMALL = 1 << 17  # with fewer values, starting a second thread costs more than it saves
 
 
 def compiled(values: torch.Tensor) -> bool:
-    """Whether the loops of `rounding` can be used: values are in main memory, and numba is installed."""
+    """Whether the loops of `compiled_loops` can be used: values are in main memory, and numba is installed."""
     return values.device.type == "cpu" and _has_numba()
 
 
@@ -47,12 +47,12 @@ def _has_numba() -> bool:
 
 
 def threads_for(count: int) -> int:
-    """The number of threads for a loop over so many values."""
+    """The number of threads for a loop over `count` values."""
     return torch.get_num_threads() if count > _SMALL else 1
 
 
 def in_threads(job: Callable[[int], Any], begins: range) -> None:
-    """Do the job for every begin, at the same time if there are several."""
+    """Run the job for every begin, in parallel if there are several."""
     if len(begins) <= 1:
         for begin in begins:
             job(begin)
@@ -63,14 +63,14 @@ def in_threads(job: Callable[[int], Any], begins: range) -> None:
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """The threads of this process; one that was forked from it makes its own."""
+    """The threads of this process; a forked process makes its own."""
     return ThreadPoolExecutor(thread_name_prefix="sums")
 
 
 EXCESS = 8.0 * UNIT_ROUNDOFF
 COARSE = (torch.bfloat16, torch.float16)
-_COLUMNS = 4096  # of a sum at a time: its int64 totals stay in the processor's first cache
-_PIECE = 1 << 19  # values at a time, in float64, without numba
+_COLUMNS = 4096  # columns of a sum at a time, so that their int64 totals stay in the L1 cache
+_PIECE = 1 << 19  # float64 values at a time without numba, to limit memory
 
 
 def clipped_sum(
@@ -79,13 +79,13 @@ def clipped_sum(
     """Sum the clipped gradients of all rows, in units of the grid.
 
     Args:
-        samples: for every parameter the gradients of all examples, [rows, *shape of the parameter].
-        grid: of the run.
-        limits: norms to which parameters are clipped, each by itself; `grid.clip_norm` is the root of the sum of
-            their squares. Without them all parameters together are clipped to `grid.clip_norm`.
+        samples: for every parameter, the gradients of all examples, [rows, *shape of the parameter].
+        grid: the grid of the run.
+        limits: norms to which each parameter is clipped separately; `grid.clip_norm` is the root of the sum of
+            their squares. If None, all parameters together are clipped to `grid.clip_norm`.
 
     Returns:
-        For every parameter its sum: integers, as float64. None if the norm of a row is not finite.
+        The sum for every parameter: integers, as float64. None if the norm of a row is not finite.
     """
     flat = [_rows(sample) for sample in samples]
     squares = torch.stack([row_squares(sample).cpu() for sample in flat])
@@ -110,13 +110,13 @@ def _factors(squares: torch.Tensor, limit: float) -> torch.Tensor:
 
 
 def _rows(sample: torch.Tensor) -> torch.Tensor:
-    """One example a row. Autocast gives 16 bits; widening them is exact."""
+    """One example per row. Autocast gives 16-bit values; widening them is exact."""
     wide = sample.float() if sample.dtype in COARSE else sample
     return wide.detach().reshape(len(sample), -1)
 
 
 def row_squares(sample: torch.Tensor) -> torch.Tensor:
-    """Squared norms of what every example has, in float64, where squares of float32 values are exact."""
+    """Squared norm of every example's gradient, in float64, where squares of float32 values are exact."""
     rows = _rows(sample)
     found = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     if compiled(rows):
@@ -144,7 +144,8 @@ def _rounded_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         threads = threads_for(rows.numel())
 
         def add(first: int) -> None:
-            # Threads take turns: far columns of rows whose length is a power of two would share places in the cache.
+            # Threads take nearby blocks in turn: distant columns of rows whose length is a power of two would
+            # compete for the same places in the cache.
             for begin in range(first, width, _COLUMNS * threads):
                 add_rounded(values, scale, total, begin, min(begin + _COLUMNS, width))
 
@@ -158,14 +159,14 @@ def _rounded_sum(rows: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(rows: torch.Tensor) -> list[tuple[int, int]]:
-    """Columns to take at a time, so that float64 copies stay small."""
+    """Split the columns into pieces, so that float64 copies stay small."""
     width = rows.shape[1]
     step = max(1, _PIECE // max(1, len(rows)))
     return [(begin, min(begin + step, width)) for begin in range(0, width, step)]
 
 
 def on_grid(gradient: torch.Tensor, unit: float) -> torch.Tensor | None:
-    """A sum of gradients in units of the grid, rounded: integers, as float64. None if it is not finite."""
+    """Round a sum of gradients to units of the grid: integers, as float64. None if it is not finite."""
     flat = gradient.detach().reshape(-1)
     if compiled(flat):
         from ballsbins.training.torch.compiled_loops import round_to_grid
@@ -178,13 +179,13 @@ def on_grid(gradient: torch.Tensor, unit: float) -> torch.Tensor | None:
     return found.view(gradient.shape) if finite else None
 
 
-_RELEASED_AT_ONCE = 1 << 16  # values at a time: in float64 they stay in the processor's cache
+_RELEASED_AT_ONCE = 1 << 16  # values at a time, so that they stay in the processor's cache in float64
 
 
 def write_gradients(parameters: Sequence[Any], noise: NDArray[np.int32], unit: float) -> None:
     """Set `grad` of every parameter to unit·(k + r), rounded to its type; k is `summed_grad`, integers as float64.
 
-    k + r is exact. The product and all that follows is post-processing.
+    k + r is exact. The product and everything after it are post-processing.
     """
     begin = 0
     for parameter in parameters:
@@ -192,7 +193,7 @@ def write_gradients(parameters: Sequence[Any], noise: NDArray[np.int32], unit: f
         drawn = noise[begin : begin + sums.numel()]
         begin += sums.numel()
         gradient = parameter.grad
-        # What the backward pass left there is not needed, and new memory costs more than what is put in it.
+        # Reuse the memory of the backward pass's gradient: allocating new memory costs more than writing the values.
         if gradient is None or not _fits(gradient, parameter):
             gradient = torch.empty_like(parameter, memory_format=torch.contiguous_format, requires_grad=False)
         _release(sums, drawn, unit, gradient.detach().view(-1))

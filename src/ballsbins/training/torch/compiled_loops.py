@@ -1,4 +1,4 @@
-"""The loops of `clipping`, compiled by numba: float64 arithmetic on float32 values, at the speed of memory."""
+"""The loops of `clipped_sums`, compiled by numba: float64 arithmetic on float32 values, at memory speed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 
 from ballsbins.noise.numba_kernel import _bits_of as bits_of
 
-# x + 1.5·2⁵² is x rounded to an integer, ties to even, for |x| < 2⁵¹; its bits are those of 1.5·2⁵² plus that
-# integer. So bits are added instead of numbers: integers of 64 bits, exact in any order.
+# For |x| < 2⁵¹, adding 1.5·2⁵² rounds x to an integer, ties to even: the bits of the result are those of 1.5·2⁵² plus
+# that integer. So we add the bits as 64-bit integers instead of adding floats, which is exact in any order.
 _ROUNDER = 1.5 * 2.0**52
 _ROUNDER_BITS = int(np.float64(_ROUNDER).view(np.int64))
 
 
 def start_of_sum(rows: int) -> int:
-    """What a sum of so many rows starts with, so that the bits of `_ROUNDER` cancel modulo 2⁶⁴."""
+    """The start value for a sum of `rows` rows, so that the bits of `_ROUNDER` cancel modulo 2⁶⁴."""
     return (-rows * _ROUNDER_BITS + 2**63) % 2**64 - 2**63
 
 
-# Only the order of the additions and fused multiply-adds are free; not-a-number and infinity stay what they are.
+# The compiler may only reorder additions and fuse multiply-adds; NaN and infinity keep their meaning.
 @numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
 def add_squares(samples: Any, squares: Any) -> None:
-    """Add the squared norm of every row of `samples` to `squares`; its terms are added in any order."""
+    """Add the squared norm of every row of `samples` to `squares`; the terms are added in any order."""
     for i in range(samples.shape[0]):
         total = 0.0
         for j in range(samples.shape[1]):
@@ -40,7 +40,7 @@ def _add_one(row: Any, factor: float, total: Any) -> None:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def _add_four(r0: Any, r1: Any, r2: Any, r3: Any, factors: Any, total: Any) -> None:
-    """Four rows at a time: totals are read and written once for all of them."""
+    """Add four rows at a time, so that totals are read and written once for all four."""
     f0, f1, f2, f3 = factors[0], factors[1], factors[2], factors[3]
     for j in range(len(total)):
         total[j] += (
@@ -51,7 +51,7 @@ def _add_four(r0: Any, r1: Any, r2: Any, r3: Any, factors: Any, total: Any) -> N
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) -> None:
     """Add rint(factor · sample) of every row to `total`, for the columns begin … end − 1; |factor · sample| < 2⁵¹."""
-    # Rows are passed one by one: loops over a matrix are not vectorised.
+    # Pass rows one by one, because loops over a matrix are not vectorised.
     rows, part = samples.shape[0], total[begin:end]
     whole = rows - rows % 4
     for i in range(0, whole, 4):
@@ -69,7 +69,7 @@ def add_rounded(samples: Any, factors: Any, total: Any, begin: int, end: int) ->
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def round_to_grid(values: Any, scale: float, out: Any) -> bool:
-    """Set out to rint(value · scale); return whether all values are finite."""
+    """Set `out` to rint(value · scale); return whether all values are finite."""
     broken = False
     for j in range(len(out)):
         wide = np.float64(values[j])
@@ -80,6 +80,6 @@ def round_to_grid(values: Any, scale: float, out: Any) -> bool:
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def release(sums: Any, noise: Any, unit: float, out: Any) -> None:
-    """Set out to unit·(k + r): k + r is exact, the product rounded to its type."""
+    """Set `out` to unit·(k + r): k + r is exact, and the product is rounded to the type of `out`."""
     for j in range(len(out)):
         out[j] = (sums[j] + noise[j]) * unit

@@ -1,8 +1,8 @@
-"""Is an example's gradient its own? Compare it alone and within its batch.
+"""Check that an example's gradient does not depend on other examples: compare it alone and within its batch.
 
 DP-SGD clips what one example adds to the sum. That bounds its influence only if the gradient of an example depends on
-that example alone. A loss that divides by something of the batch (its tokens, the weights of its classes), a model in
-which examples meet, and padding that a model does not mask out all break this, and run without an error.
+that example alone. Three things break this without any error: a loss that divides by a property of the batch (its
+tokens, the weights of its classes), a model that mixes examples, and padding that a model does not mask out.
 
 The gradient of one example is computed twice by plain autograd, without dropout: from the example's own loss within
 its batch, and from a batch of that example alone.
@@ -17,14 +17,14 @@ import torch
 
 from ballsbins.errors import RunError
 
-# Gradients of float32 networks differ by some 1e-6 of their norm when a batch has another shape; a loss that divides
-# by the batch differs by a factor of about its size.
+# Gradients of float32 networks change by about 1e-6 of their norm when the batch has another shape; a loss that
+# divides by the batch differs by a factor of about the batch size.
 TOLERANCE = 1e-3
-_NOTHING = 1e-7  # norms below this are rounding
+_NOTHING = 1e-7  # norms below this are rounding errors
 
 
 def gradient_of(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The gradient of one loss as a vector, in float64; its graph is kept."""
+    """Return the gradient of one loss as a float64 vector; keep its graph."""
     parts = torch.autograd.grad(loss, list(parameters), retain_graph=True, allow_unused=True)
     return torch.cat(
         [
@@ -37,11 +37,11 @@ def gradient_of(loss: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch
 
 
 def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
-    """Refuse a gradient that an example has within its batch but not alone.
+    """Refuse a gradient that differs between an example within its batch and the example alone.
 
     Args:
         within: the gradient of an example's loss, computed in its batch.
-        alone: the same of a batch that has no other example.
+        alone: the gradient of the same loss, computed in a batch with no other example.
 
     Raises:
         RunError: they differ by more than float32 can explain.
@@ -55,7 +55,7 @@ def require_own_gradient(within: torch.Tensor, alone: torch.Tensor) -> None:
     """
     apart, larger = float((within - alone).norm()), max(float(within.norm()), float(alone.norm()))
     if not apart <= TOLERANCE * larger + _NOTHING:
-        raise RunError(  # without figures: they are of one example, and their quotient may be the size of the batch
+        raise RunError(  # without figures: they come from one example, and their ratio may be the secret batch size
             "An example's gradient within its batch differs from the one that it has alone: other examples change "
             "it, and no noise hides that. The loss must be the mean of one value for each example (the sum, with "
             "loss_reduction='sum'), which divides by nothing of the batch (tokens, class weights, "
@@ -69,11 +69,11 @@ def require_own_gradients(
 ) -> None:
     """Refuse a model or a loss in which other examples change the gradient of the first one.
 
-    Dropout is off meanwhile: its masks depend on the shape of a batch.
+    Dropout is switched off during the check, because its masks depend on the shape of a batch.
 
     Args:
-        model: the model, whose hooks are disabled.
-        batch: what a collator gave.
+        model: the model, with its hooks disabled.
+        batch: the output of a collator.
         losses_of: computes one loss for each example of such a batch.
 
     Raises:
@@ -100,7 +100,7 @@ def require_own_gradients(
 
 
 def alone(batch: Mapping[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """One row of a batch, without the padding that it has for the sake of others."""
+    """Return one row of a batch, without the padding that longer rows required."""
     mask = batch.get("attention_mask")
     kept = None
     if isinstance(mask, torch.Tensor) and mask.dim() == 2 and bool(mask[row].any()):
@@ -118,7 +118,7 @@ def alone(batch: Mapping[str, Any], row: int, rows: int) -> dict[str, Any]:
 
 
 class WatchedLoss:
-    """A criterion of the user's, in hooks mode: it is what it was, and sometimes one example is looked at alone."""
+    """The user's criterion, in hooks mode: it computes the same loss, and at some steps checks one example alone."""
 
     def __init__(
         self, criterion: Any, loss_reduction: str, is_due: Callable[[], bool], saw: Callable[[], None]
@@ -137,7 +137,7 @@ class WatchedLoss:
         return getattr(self._criterion, name)
 
     def _look(self, outputs: torch.Tensor, targets: Sequence[Any], options: dict[str, Any]) -> None:
-        """Compare what the loss sends back to the first row, within its batch and alone."""
+        """Compare the gradient that the loss sends back to the first row, within its batch and alone."""
         rows = len(outputs)
 
         def first(value: Any) -> Any:

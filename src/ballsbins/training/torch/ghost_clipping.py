@@ -1,20 +1,20 @@
-"""Ghost clipping: norms of per-example gradients that are never below the true ones, and checks that they are used.
+"""Ghost clipping: per-example gradient norms that are never below the true ones, and checks that they are used.
 
-**Norms** are computed in float64. Opacus' own norms are float32. Squares underflow there, so that a norm of 0 is
-found for a gradient that is not 0; and the norm of a layer that is used at several positions of an example (a
-sequence) is a sum of signed terms, which can cancel to nothing: with activations of 10⁵ Opacus finds 0 where the
+**Norms** are computed in float64. Opacus computes its norms in float32, where two things go wrong. Squares underflow,
+so the norm of a nonzero gradient can come out as 0. And the norm of a layer that is used at several positions of an
+example (a sequence) is a sum of signed terms, which can cancel: with activations of 10⁵ Opacus finds 0 although the
 norm is 3. Norms that are too small are worse than none.
 
-Here a layer has inputs a_t and signals g_t at the positions t, and its gradient is Σ_t g_t a_tᵀ. With
-mass = Σ_t ‖a_t‖‖g_t‖ and γ for what the roundings of the sum change at most, the true norm is at most the computed
-norm plus γ·mass; or, where its square is computed as Σ_{s,t} (a_s·a_t)(g_s·g_t), at most the root of that plus
-γ·mass².
+Here a layer has inputs a_t and signals g_t at the positions t, and its gradient is Σ_t g_t a_tᵀ. Let
+mass = Σ_t ‖a_t‖‖g_t‖, and let γ bound the relative effect of rounding in the sum. Then the true norm is at most the
+computed norm plus γ·mass. If the square is computed instead, as q = Σ_{s,t} (a_s·a_t)(g_s·g_t), the true norm is at
+most √(q + γ·mass²).
 
-**Checks** see to it that the norms that Opacus clips by are those of the examples' gradients. Ghost clipping never
-has the gradient of one example. It takes norms layer by layer in a first backward pass, scales each example's loss,
-and lets a second pass sum up whatever autograd finds. So what the norms miss is summed up unclipped: a weight that
-is used beside its layer (`h @ embedding.weight.T`), a second loss, losses in a column, which are multiplied with a
-row of factors. Each of these is refused here.
+**Checks** ensure that the norms that Opacus clips by are those of the examples' gradients. Ghost clipping never
+forms the gradient of one example. It takes norms layer by layer in a first backward pass, scales each example's loss,
+and lets a second pass sum everything that autograd finds. So any part that the norms miss is summed without clipping:
+a weight that is used outside its layer (`h @ embedding.weight.T`), a second loss, or losses in a column, which are
+multiplied with a row of factors. Each of these is refused here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ballsbins.training.grid import UNIT_ROUNDOFF, gamma
 from ballsbins.training.torch.clipped_sums import COARSE, row_squares
 
 Norms = dict[torch.Tensor, torch.Tensor]
-_AT_ONCE = 1 << 20  # values of per-example gradients in memory at a time
+_AT_ONCE = 1 << 20  # values of per-example gradients held at a time, to limit memory
 
 
 def use_precise_norms(model: Any) -> None:
-    """Let a model that Opacus wrapped for ghost clipping take its norms from here; no other model is changed."""
+    """Make a model that Opacus wrapped for ghost clipping use the norms of this module; change no other model."""
     for name, value in model._module.named_parameters():
-        if value.dtype in COARSE:  # frozen ones: those to train were looked at before
+        if value.dtype in COARSE:  # frozen ones: trained parameters were checked before
             raise RunError(
                 f"The frozen parameter {name!r} is of the type {value.dtype}. The two backward passes of ghost "
                 "clipping round signals that go through it differently, and norms are wrong by up to a hundredth. "
@@ -48,7 +48,7 @@ def use_precise_norms(model: Any) -> None:
         if next(layer.children(), None) is None:
             layer.register_forward_hook(_require_precise_output)
     model.NORM_SAMPLERS = {nn.Linear: linear_norms, nn.Embedding: embedding_norms}
-    # Other layers have norms of their per-example gradients, which Opacus takes in the type that it gets.
+    # For other layers, Opacus takes norms of per-example gradients, in the type in which it gets them.
     model.GRAD_SAMPLERS = {
         kind: _in_float64(model.GRAD_SAMPLERS.get(kind, ft_compute_per_sample_gradient))
         for kind in {type(layer) for layer in model._module.modules()}
@@ -71,7 +71,7 @@ def linear_norms(layer: nn.Linear, activations: list[torch.Tensor], backprops: t
 
 
 def _pieces(a: torch.Tensor, g: torch.Tensor) -> list[slice]:
-    """Rows to take at a time, so that what is computed of them in float64 stays small."""
+    """Split the rows into pieces, so that the float64 intermediates stay small."""
     positions, inputs, outputs = a.shape[1], a.shape[2], g.shape[2]
     values = max(positions * (inputs + outputs), min(positions**2, inputs * outputs), 1)
     step = max(1, _AT_ONCE // values)
@@ -79,21 +79,21 @@ def _pieces(a: torch.Tensor, g: torch.Tensor) -> list[slice]:
 
 
 def _layer_norms(a: torch.Tensor | None, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Norms of Σ_t g_t a_tᵀ and of Σ_t g_t for every row; without a only the latter."""
+    """Norms of Σ_t g_t a_tᵀ and of Σ_t g_t for every row; if a is None, only the latter."""
     g = g.double()
     positions, outputs = g.shape[1:]
     if positions == 1:
         lengths = _lengths(g)[:, 0]
         return (lengths if a is None else _lengths(a.double())[:, 0] * lengths), lengths
     inputs = 0 if a is None else a.shape[2]
-    # Either all products of pairs of positions, or the gradient itself: whichever takes fewer multiplications.
+    # Use either the products of all pairs of positions or the gradient itself: whichever needs fewer multiplications.
     pairs = a is not None and positions * (inputs + outputs) < inputs * outputs
     terms = positions**2 if pairs else inputs * outputs
     slack = gamma(2 * (positions + terms + inputs + outputs + 8), UNIT_ROUNDOFF)
     if a is not None and pairs:
         a = a.double()
         of_inputs, of_signals = torch.bmm(a, a.transpose(1, 2)), torch.bmm(g, g.transpose(1, 2))
-        # Squared lengths stand on the diagonals.
+        # The diagonals hold the squared lengths.
         squares = of_signals.diagonal(dim1=1, dim2=2)
         mass = (of_inputs.diagonal(dim1=1, dim2=2) * squares).sqrt().sum(dim=1)
         bias = of_signals.sum(dim=(1, 2)).clamp(min=0.0) + slack * squares.sqrt().sum(dim=1).square()
@@ -114,7 +114,7 @@ def _lengths(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def embedding_norms(layer: nn.Embedding, activations: list[torch.Tensor], backprops: torch.Tensor) -> Norms:
-    """Norms for nn.Embedding: what an example adds to one row of the table is added up first."""
+    """Norms for nn.Embedding: the contributions of an example to the same row of the table are added up first."""
     require_precise_signals(backprops)
     if not layer.weight.requires_grad:
         return {}
@@ -132,7 +132,7 @@ def embedding_norms(layer: nn.Embedding, activations: list[torch.Tensor], backpr
 
 
 def _in_float64(sampler: Callable[..., dict[Any, torch.Tensor]]) -> Callable[..., dict[Any, torch.Tensor]]:
-    """Have Opacus take norms in float64 of the per-example gradients that a layer has."""
+    """Make Opacus compute the norms of a layer's per-example gradients in float64."""
 
     def widened(layer: nn.Module, activations: Any, backprops: torch.Tensor) -> dict[Any, torch.Tensor]:
         require_precise_signals(backprops)
@@ -147,13 +147,13 @@ def _in_float64(sampler: Callable[..., dict[Any, torch.Tensor]]) -> Callable[...
 def _meets_again(parameter: Any) -> bool:
     """Whether the batch uses a parameter more than once, so that Opacus adds up gradients before it takes norms.
 
-    If not, the norm in one column serves as well as the gradient: it is its own norm, and much smaller.
+    If not, a single column with the norm can replace the gradient: it has the same norm and needs far less memory.
     """
     return parameter._forward_counter != 1 or getattr(parameter, "_current_grad_sample", None) is not None
 
 
 def require_precise_signals(backprops: torch.Tensor) -> None:
-    """Refuse signals of 16 bits: norms that follow from them are wrong by up to a hundredth."""
+    """Refuse 16-bit signals: norms computed from them are wrong by up to a hundredth."""
     if backprops.dtype in COARSE:
         raise _coarse(backprops.dtype)
 
@@ -166,9 +166,9 @@ def _coarse(kind: torch.dtype) -> RunError:
 
 
 def _require_precise_output(layer: nn.Module, inputs: Any, output: Any) -> None:
-    """Refuse autocast wherever it is: layers with float32 signals may get them through others that have 16 bits.
+    """Refuse autocast in any layer: float32 signals may have passed through other layers that use 16 bits.
 
-    The second pass of ghost clipping then rounds them differently from the first, of which the norms are.
+    The second pass of ghost clipping then rounds them differently from the first pass, which gave the norms.
     """
     if (
         isinstance(output, torch.Tensor)
@@ -179,11 +179,11 @@ def _require_precise_output(layer: nn.Module, inputs: Any, output: Any) -> None:
         raise _coarse(output.dtype)
 
 
-_TOLERANCE = 1e-3  # of a norm, in float32
+_TOLERANCE = 1e-3  # relative error allowed for a norm that is computed in float32
 
 
 class CheckedLoss(DPLossFastGradientClipping):  # type: ignore[misc]
-    """Opacus' criterion, whose losses are checked when they go backward."""
+    """Opacus' criterion, with losses that are checked in the backward pass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> CheckedLosses:
         """Compute the losses of the batch."""
@@ -194,7 +194,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
     """The losses of a batch, one for each example."""
 
     def backward(self) -> None:
-        """Clip by norms of this very pass that cover all of the gradient."""
+        """Clip by norms that come from this pass and cover the whole gradient."""
         each, module = self.loss_per_sample, self.module
         if each.dim() != 1:
             shape = ", ".join(["batch", *map(str, each.shape[1:])]) if each.dim() else ""
@@ -204,7 +204,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 "column use criterion(model(inputs).squeeze(1), targets); sum or average what belongs to one example."
             )
         for parameter in module.trainable_parameters:
-            # of the last batch, if a layer is not used in this one
+            # A layer that this batch does not use would still have the norms of the last batch.
             parameter.__dict__.pop("_norm_sample", None)
         watched = self._norm_of_one() if self.optimizer.is_time_to_check() else None
         try:
@@ -216,7 +216,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 "A layer with parameters to train was not called in this step, so its norms are unknown. Use every "
                 "layer in every step, freeze it before make_private, or use grad_sample_mode='hooks'."
             ) from None
-        # One by one: stacked with a norm of more bits, a coarse one would look as precise.
+        # Check each parameter separately: stacking would convert a coarse norm to the type of a precise one.
         for parameter in module.trainable_parameters:
             if parameter._norm_sample.dtype != torch.float64:
                 raise _coarse(parameter._norm_sample.dtype)
@@ -225,7 +225,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
         self.optimizer.note_clipped()
 
     def _require_norms(self, place: int, norms: list[float]) -> None:
-        """Refuse norms of one example, parameter by parameter, that are below the true ones."""
+        """Refuse norms of one example that are below the true ones, for each parameter."""
         slack = 1e-6 + _TOLERANCE * 1e-3 * max(norms, default=0.0)
         for parameter, norm in zip(self.module.trainable_parameters, norms, strict=True):
             found = float(parameter._norm_sample[place])
@@ -238,7 +238,7 @@ class CheckedLosses(DPTensorFastGradientClipping):  # type: ignore[misc]
                 )
 
     def _norm_of_one(self) -> tuple[int, list[float]]:
-        """The norms of the gradient of the example with the largest loss, for each parameter, by plain autograd."""
+        """Compute the gradient norm of the example with the largest loss, for each parameter, by plain autograd."""
         each, module = self.loss_per_sample, self.module
         place = int(each.detach().argmax())
         module.disable_hooks()

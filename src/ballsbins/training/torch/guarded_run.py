@@ -1,8 +1,8 @@
-"""The guard: one run shared by the loader and the optimizer, in which batches and steps must match one to one.
+"""The guard: the loader and the optimizer share one run, in which batches and steps must match one to one.
 
-Privacy accounting is about a procedure: batch after batch of the sampler, one noisy step each. Frameworks depart from
-it without a word: a sampler is replaced, every second batch goes to another process, an empty batch is skipped, two
-batches are accumulated into one step. All of these show in the two counts kept here, and end with a RunError.
+Privacy accounting holds for one procedure: take the sampler's batches in order, with one noisy step for each.
+Frameworks silently depart from it: they replace a sampler, send every second batch to another process, skip an empty
+batch, or accumulate two batches into one step. The two counts kept here detect all of these and raise a RunError.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _NO_LEDGER = (
 
 
 class GuardedRun(StepCount):
-    """A run with its data and its key: where the next batch is, and whether the next step may be taken.
+    """A run with its data and its key. It knows the next batch and whether the next step may be taken.
 
     Positions count all steps of the run from 0. `key` is the run's own key, derived from the master key and a public
-    random id (`Key.for_run`); a checkpoint carries the id, and loading it derives the key anew. What noise is drawn
-    under is decided in `noise_binding`.
+    random id (`Key.for_run`); a checkpoint carries the id, and loading it derives the key again. `noise_binding`
+    decides the domain under which noise is drawn.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class GuardedRun(StepCount):
     ) -> None:
         """Take a validated plan.
 
-        `lookahead` is the number of batches that a loader may draw ahead of the step: those in its workers' hands and
-        one more, for which Accelerate's loaders look whether it is the last.
+        `lookahead` is the number of batches that a loader may draw ahead of the step: those held by its workers, and
+        one more that Accelerate's loaders draw to find out whether a batch is the last.
         """
         super().__init__(mechanism)
         self.num_examples, self.clip_norms = num_examples, clip_norms
@@ -80,10 +80,10 @@ class GuardedRun(StepCount):
         self.grid: Grid | None = None  # set when the model is known
         self.machine: MachineCheck | None = None  # None under ghost clipping
         self.devices: set[str] = set()  # where sums were computed
-        self._uncovered: list[str] = []  # why sums of earlier processes, or of this one, are not covered
-        self._vouched: list[str] = []  # what the operator says and nobody can check
+        self._uncovered: list[str] = []  # why sums of this or earlier processes are not covered
+        self._vouched: list[str] = []  # statements of the operator that cannot be checked
         self._noised = -1  # the last step for which noise was drawn
-        self._last_noise: str | None = ""  # public: tells which noise the last step had
+        self._last_noise: str | None = ""  # public: identifies the noise of the last step
         self._drawn = 0  # position after the last batch drawn from the sampler
         self._given: int | None = (
             None  # after the last one given by our own loader; None under another loader
@@ -92,23 +92,23 @@ class GuardedRun(StepCount):
         self._exhausted = False
         self._epoch: tuple[int, Batches] | None = None  # the batches last drawn from
         self._absent: NDArray[np.int64] | None = None
-        self.forget_pieces: Callable[[], None] = lambda: None  # what the optimizer must forget to begin anew
+        self.forget_pieces: Callable[[], None] = lambda: None  # clears the optimizer's unfinished batch
         self.normaliser = self.expected_batch_size  # what the sum of gradients is divided by
-        self._batches(0)  # nothing is drawn yet, but what does not fit the data set is refused
+        self._batches(0)  # draws nothing yet, but refuses a mechanism that does not fit the data set
 
     @property
     def expected_batch_size(self) -> float:
-        """n/T: public, whatever the batches hold. The gradient is divided by this."""
+        """n/T, by which the gradient is divided. It is public because it does not depend on the batches."""
         return self.num_examples / self.mechanism.sampler.steps
 
     def steps_of_epoch(self) -> int:
-        """How many steps the epoch has that the next step belongs to; of the last one when all are taken."""
+        """The number of steps in the epoch of the next step; in the last epoch once all steps are taken."""
         steps = self.mechanism.sampler.steps
         epoch = min(self.steps_taken // steps, self.mechanism.epochs - 1)
         return min(steps, self.total_steps - epoch * steps)
 
     def begin(self) -> Iterator[list[int]]:
-        """Begin to iterate over batches of indices at the next step, up to the end of its epoch."""
+        """Iterate over batches of indices from the next step to the end of its epoch."""
         self.require_no_loss()
         self.require_steps_left()
         self.forget_pieces()
@@ -117,7 +117,7 @@ class GuardedRun(StepCount):
         return self._draw(*divmod(self.steps_taken, self.mechanism.sampler.steps))
 
     def require_no_loss(self) -> None:
-        """Refuse to go on after an epoch of which a loader other than ours lost batches: ours sees every batch."""
+        """Refuse to go on after an epoch in which another loader than ours lost batches; ours sees every batch."""
         if self._given is not None or not self._exhausted:
             return
         in_workers = self.lookahead - 1
@@ -138,11 +138,11 @@ class GuardedRun(StepCount):
         return self._master.run
 
     def fingerprint_code(self, fingerprint: str) -> str:
-        """Tells the fingerprints of ranks apart, and shows nothing of them."""
+        """A code that distinguishes the fingerprints of ranks without revealing them."""
         return self._master.derive("data fingerprint of ranks", fingerprint)[:8].hex()
 
     def share_with(self, run: str, nonce: str) -> None:
-        """Be the run that rank 0 is: its key and its noise."""
+        """Adopt the run of rank 0: its key and its noise."""
         self.key, self.nonce = self._master.for_run(run), nonce
         self._epoch = None
 
@@ -154,12 +154,12 @@ class GuardedRun(StepCount):
         return self._epoch[1]
 
     def examples_of_batch(self) -> int:
-        """How many examples the batch of the next step holds (on this rank): secret. If 0, a stand-in was seen."""
+        """The secret number of examples in the next step's batch (on this rank). If 0, the model saw a stand-in."""
         epoch, step = divmod(self.steps_taken, self.mechanism.sampler.steps)
         return len(self._there(self._batches(epoch).at(step)))
 
     def leave_out(self, examples: NDArray[np.integer]) -> None:
-        """Put ⊥ in the place of examples: they are drawn as all others are, and in no batch."""
+        """Replace examples with ⊥: they are drawn like all others, but are in no batch."""
         if self.steps_taken:
             raise RunError(
                 f"{self.steps_taken:,} steps were taken with these examples: leave them out before the first."
@@ -170,16 +170,16 @@ class GuardedRun(StepCount):
         return batch if self._absent is None else batch[~np.isin(batch, self._absent)]
 
     def gave(self, position: int) -> None:
-        """Our own loader gives the batch at a position to the training loop."""
+        """Note that our own loader gave the batch at a position to the training loop."""
         self._given = position + 1
 
     def ended(self) -> None:
-        """Our own loader has no batch left: if this was training, every batch must have had its step."""
+        """Note that our own loader has no batch left: if this was training, every batch must have had its step."""
         if self._given is not None and self._begun < self.steps_taken < self._given:
             raise self._out_of_step(self._given)
 
     def require_batch(self) -> None:
-        """Refuse a step unless its batch, and no other, was drawn for it."""
+        """Refuse a step unless exactly its own batch was drawn for it."""
         self.require_steps_left()
         position = self._drawn if self._given is None else self._given
         if position <= self.steps_taken:
@@ -198,14 +198,14 @@ class GuardedRun(StepCount):
 
     @property
     def _replays(self) -> bool:
-        """Whether noise repeats if everything else does; under a plain seed it always does."""
+        """Whether noise repeats if everything else repeats; under a plain seed it always does."""
         return self.replay is not None and self.key.is_secret
 
     def noise_domain(self, parameters: list[Any], sums: list[Any], device: str) -> Domain:
-        """The domain of the next step's noise; `parameters` are those before the step, `sums` what it is added to."""
+        """The domain of the next step's noise, from the parameters before the step and the sums it is added to."""
         if (
             self.steps_taken <= self._noised
-        ):  # it had noise before it was interrupted, and sums may not repeat
+        ):  # noise was drawn before an interruption, and sums may not repeat
             if self.world_size > 1:
                 raise RunError(
                     f"Step {self.steps_taken:,} was interrupted and cannot be taken again by several processes, "
@@ -218,12 +218,12 @@ class GuardedRun(StepCount):
         return self.replay.domain(self.key, self.steps_taken, parameters, sums, device)
 
     def next_domain(self) -> Domain | None:
-        """The domain of the noise after the next step's, if that is known already."""
+        """The domain of the noise for the step after the next one, if it is already known."""
         later = self.steps_taken + 1
         return None if self._replays or later >= self.total_steps else nonce_domain(self.nonce, later)
 
     def record(self, domain: Domain) -> None:
-        """Write the next step into the ledger, before its noisy gradient exists."""
+        """Write the next step to the ledger before its noisy gradient exists."""
         noise = mark_of(self.key, domain) if self._replays else self.nonce
         if self.ledger is not None and self.rank == 0:
             assert self.key.run is not None
@@ -232,12 +232,12 @@ class GuardedRun(StepCount):
         self._last_noise = noise
 
     def leave_uncovered(self, reason: str) -> None:
-        """Say on the card that floating point is not covered."""
+        """State on the card that floating point is not covered, with the reason."""
         if reason not in self._uncovered:
             self._uncovered.append(reason)
 
     def floating_point(self) -> FloatingPoint:
-        """What is known of the run's floating point, in all the processes that it went through."""
+        """What is known about the run's floating point, over all of its processes."""
         assert self.grid is not None
         others_first = sorted(self.devices, key=lambda name: (name == "cpu", name))
         device = "+".join(others_first) or "cpu"
@@ -248,12 +248,12 @@ class GuardedRun(StepCount):
         return FloatingPoint(device, None if reasons else self.grid.eta, reasons, _TESTED)
 
     def vouch(self, words: str) -> None:
-        """Put on the card what the operator says and nobody can check."""
+        """Put a statement of the operator that cannot be checked on the card."""
         if words not in self._vouched:
             self._vouched.append(words)
 
     def not_covered(self) -> tuple[str, ...]:
-        """What is the operator's word, and what resuming leaves open; for the card."""
+        """The operator's statements and what resuming leaves open, for the card."""
         return (*self._vouched, *self._left_open())
 
     def _left_open(self) -> tuple[str, ...]:
@@ -273,7 +273,7 @@ class GuardedRun(StepCount):
         noise: str | None = self._last_noise
         if position is not None and position != self.steps_taken:
             saved["steps_taken"] = position
-            noise = None if self._replays else self.nonce  # of steps that are still to be taken
+            noise = None if self._replays else self.nonce  # the noise of steps still to be taken
         return saved | {
             "num_examples": self.num_examples,
             "key_commitment": self.key.commitment(),
@@ -285,11 +285,11 @@ class GuardedRun(StepCount):
         }
 
     def drawn_state_dict(self) -> dict[str, Any]:
-        """The state after the last batch drawn: what a loader that keeps its own count of batches wants."""
+        """The state after the last batch drawn, for a loader that keeps its own count of batches."""
         return self.state_dict(self._drawn)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the saved run was, with its key; its noise is that of this process, unless it replays."""
+        """Continue from the saved position with its key; draw this process's own noise, unless the run replays."""
         mechanism_of(state)  # refuses another schema, whose fields may mean something else
         missing = {"num_examples", "key_commitment", "run", "last_noise", "devices", "uncovered"} - set(state)
         if missing:
@@ -337,7 +337,7 @@ class GuardedRun(StepCount):
         self._given, self._exhausted = None, False
 
     def __getstate__(self) -> Any:
-        """Refuse to be pickled or copied: the pickle would hold the key, and a copy would count for itself."""
+        """Refuse to be pickled or copied: the pickle would hold the key, and a copy would count separately."""
         raise SecretError(
             "A loader or optimizer of make_private cannot be pickled or copied, because the key would go with it. "
             "Save what its state_dict() gives."

@@ -1,18 +1,18 @@
 """An append-only record of the steps that were taken, so that no step of a killed process is forgotten.
 
-A process that is killed may have taken steps after its last checkpoint, and somebody may have seen their results. A
-resumed run takes those steps again, on the same batches and with fresh noise: a second release. So each step is
-written here, and has reached the disk, before its noisy gradient exists.
+A killed process may have taken steps after its last checkpoint, and somebody may have seen their results. A resumed
+run takes those steps again, on the same batches and with fresh noise, which is a second release. So each step is
+written here, and reaches the disk, before its noisy gradient exists.
 
-The file has one JSON object a line. The first says whose ledger it is; then comes one line for each step, and one
-for each time that a run went back to a checkpoint:
+The file has one JSON object per line. The first line identifies the run. Then there is one line for each step, and
+one line for each time that the run went back to a checkpoint:
 
     {"ledger": 1, "run": "…", "key_commitment": "…", "mechanism": {…}}
     {"step": 0, "noise": "…"}
     {"resume": 0, "lost": "accounted"}
 
-`noise` is public and tells noises apart: the nonce of the process, or, where a run replays (`noise_binding`), a
-code of all that the step's noise is bound to.
+`noise` is public and distinguishes different noise. It is the nonce of the process, or, if the run replays
+(`noise_binding`), a code of everything that the step's noise is bound to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ballsbins.mechanism import Mechanism
 
 SCHEMA = 1
 UNPUBLISHED, ACCOUNTED = "unpublished", "accounted"
-_REPEAT = "repeat"  # the lost steps are taken again bit for bit, which is checked step by step
+_REPEAT = "repeat"  # lost steps are repeated bit for bit, which is checked at each step
 _WHAT_TO_SAY = (
     f"Say what became of them: make_private(..., lost_steps={UNPUBLISHED!r}) if nothing of them was or will be shown "
     f"to anybody, or lost_steps={ACCOUNTED!r} to have them counted, which costs privacy."
@@ -47,13 +47,13 @@ class Ledger:
         mechanism: Mechanism,
         lost_steps: str | None = None,
     ) -> None:
-        """Read what is there. A ledger of another key or mechanism, or a damaged one, is refused."""
+        """Read an existing ledger. Refuse one of another key or mechanism, or a damaged one."""
         self.path = Path(path)
         self.run: str | None = None
         self._commitment, self._mechanism, self._word = key_commitment, mechanism, lost_steps
-        self._taken: list[str] = []  # the noise of every step from which the run as it is now came
-        self._lost: list[str] = []  # of steps after those, which are to be repeated
-        self._again: Counter[int] = Counter()  # how often a step was taken besides that, and counts
+        self._taken: list[str] = []  # the noise of every step that led to the current state
+        self._lost: list[str] = []  # the noise of later steps, which must be repeated
+        self._again: Counter[int] = Counter()  # for each step, the number of other attempts that count
         self.unpublished: list[tuple[int, int]] = []
         self._pending: str | None = None  # what became of the lost steps; written at the next step
         self._size = 0
@@ -69,31 +69,31 @@ class Ledger:
 
     @property
     def mark(self) -> int:
-        """How many steps are known to have been taken, of the run as it is now or lost ones."""
+        """The number of steps known to have been taken, including lost ones."""
         return len(self._taken) + len(self._lost)
 
     @property
     def repeats(self) -> int:
-        """How often, at most, a step was taken again after a step that counts as well."""
+        """The largest number of times that a step was taken again after an earlier attempt that also counts."""
         return max(self._again.values(), default=0)
 
     @property
     def repeated_to(self) -> int:
-        """The number of steps up to the last one that is counted though it was lost."""
+        """The number of steps up to the last lost step that is still counted."""
         return max(self._again, default=-1) + 1
 
     def resume(self, run: str, step: int, noise: str | None, *, replays: bool) -> None:
-        """Go back, or stay, at a checkpoint; the next step writes it down.
+        """Continue from a checkpoint, possibly an earlier one; the next step records this in the file.
 
         Args:
             run: the run's id.
-            step: how many steps the checkpoint has.
-            noise: that of its last step, "" if it has none, None if it is not known.
+            step: the number of steps in the checkpoint.
+            noise: the noise of its last step, "" if it has no step, None if it is unknown.
             replays: whether lost steps will be repeated bit for bit, if nothing has changed.
 
         Raises:
-            RunError: the ledger is not that of this checkpoint, or it has later steps and nobody said what became of
-                them.
+            RunError: the ledger does not belong to this checkpoint, or it has later steps and `lost_steps` does not
+                say what became of them.
         """
         self._require_run(run)
         known = self._taken + self._lost
@@ -121,7 +121,7 @@ class Ledger:
         self._pending = self._word or _REPEAT
 
     def take(self, run: str, step: int, noise: str) -> None:
-        """Write a step down; returns when it has reached the disk."""
+        """Write a step to the ledger; return once it has reached the disk."""
         self._require_run(run)
         if self._lost and self._lost[0] != noise:
             raise RunError(
@@ -172,7 +172,7 @@ class Ledger:
             )
 
     def _lines(self) -> list[str]:
-        """All whole lines. Half a last one was written when the process was killed: its step had no noise yet."""
+        """All complete lines. A partial last line means that the process was killed before its step had noise."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -229,12 +229,12 @@ class Ledger:
                     "one of them, and resume from its last checkpoint."
                 )
             written = 0
-            while written < len(raw):  # a full disk takes a part first, and refuses the rest
+            while written < len(raw):  # a nearly full disk may accept only part of the data
                 written += os.write(self._descriptor, raw[written:])
             os.fsync(self._descriptor)
         except OSError as error:
             if self._descriptor is not None:
-                with suppress(OSError):  # half a line means nothing, here and when it is read again
+                with suppress(OSError):  # remove the partial line; a reader would ignore it anyway
                     os.ftruncate(self._descriptor, self._size)
             raise self._unusable("written", error) from None
         self._size += len(raw)
@@ -245,7 +245,7 @@ class Ledger:
         if os.fstat(descriptor).st_size == self._size:  # else `_append` refuses
             content = os.pread(descriptor, self._size, 0)
             self._size = content.rfind(b"\n") + 1
-            os.ftruncate(descriptor, self._size)  # half a line
+            os.ftruncate(descriptor, self._size)  # removes a partial last line
         if new:  # the name of a new file must reach the disk too
             sync(self.path.parent)
         return descriptor

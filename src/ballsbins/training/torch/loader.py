@@ -1,4 +1,4 @@
-"""A DataLoader over the batches of a Mechanism, that knows where the run is."""
+"""A DataLoader over the batches of a Mechanism that keeps track of the run's position."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Collate = Callable[[list[Any]], Any]
 
 
 class StandInCollate:
-    """Collate as `collate` does, and an empty batch as if it held one example, the stand-in.
+    """Collate as `collate` does; replace an empty batch with one example, the stand-in.
 
-    An empty batch is a step of noise alone. Tensors without rows would say so, but many models, losses and some of
-    Opacus' own layers fail on them, and `collate` need not know how to make them. So the model sees the stand-in, a
-    valid example in whatever structure the data has, and the optimizer puts zero in place of its gradient.
+    An empty batch is a step of noise alone. Tensors without rows would represent it, but many models, losses and some
+    of Opacus' own layers fail on them, and `collate` may not be able to make them. So the model sees the stand-in, a
+    valid example with the structure of the data, and the optimizer replaces its gradient with zero.
     """
 
     def __init__(self, collate: Collate | None, stand_in: Any) -> None:
@@ -41,11 +41,11 @@ OURS = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "in_or
 
 
 class BatchesSampler(Sampler[list[int]]):
-    """The batch sampler: gives, at every iteration, the batches from the next step to the end of its epoch.
+    """The batch sampler: each iteration gives the batches from the next step to the end of its epoch.
 
-    It has no `batch_size` and no `drop_last`, and is not a torch BatchSampler: frameworks that would replace or
-    deal out such a sampler refuse this one. `state_dict` is torchdata's protocol, so it also works in a
-    StatefulDataLoader.
+    It has no `batch_size` and no `drop_last`, and is not a torch BatchSampler. Frameworks that would replace such a
+    sampler, or divide its batches between processes, therefore refuse this one. `state_dict` follows torchdata's
+    protocol, so the sampler also works in a StatefulDataLoader.
     """
 
     def __init__(self, run: GuardedRun) -> None:
@@ -53,7 +53,7 @@ class BatchesSampler(Sampler[list[int]]):
         self.run = run
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin at the next step; an epoch more than the mechanism has is refused."""
+        """Begin at the next step; refuse an epoch beyond those of the mechanism."""
         return self.run.begin()
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class BatchesSampler(Sampler[list[int]]):
         return self.run.steps_of_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this sampler is: after the last batch that it gave."""
+        """The position of this sampler: after the last batch that it gave."""
         return self.run.drawn_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -69,21 +69,22 @@ class BatchesSampler(Sampler[list[int]]):
         self.run.load_state_dict(state)
 
     def __repr__(self) -> str:
-        """Show the mechanism, nothing that is drawn."""
+        """Show the mechanism, but nothing that was drawn."""
         return f"BatchesSampler({self.run.mechanism!r})"
 
 
 class BallsBinsLoader(DataLoader[Any]):
-    """A DataLoader over the batches of a Mechanism. Every iteration is the next epoch, or the rest of one begun.
+    """A DataLoader over the batches of a Mechanism. Each iteration is the next epoch, or the rest of a started one.
 
-    Formal guarantees: the j-th batch that is trained on is the j-th batch of the mechanism, whatever is peeked at,
-    broken off, saved or resumed; `len` is the exact number of steps of the epoch, on every rank; no batch is skipped.
+    Formal guarantees: the j-th batch that is trained on is the j-th batch of the mechanism, even if an iteration is
+    peeked at, broken off, saved or resumed; `len` is the exact number of steps of the epoch, on every rank; no batch
+    is skipped.
     """
 
     def __init__(
         self, dataset: Dataset[Any], run: GuardedRun, accountant: BallsBinsAccountant, **options: Any
     ) -> None:
-        """Take the options of a DataLoader, but those that choose batches or their order."""
+        """Take the options of a DataLoader, except those that choose batches or their order."""
         wrong = sorted(set(OURS) & set(options))
         if wrong:
             raise InvalidInputError(
@@ -98,12 +99,12 @@ class BallsBinsLoader(DataLoader[Any]):
         self._run = run
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Begin the next epoch, or go on with the one that was begun."""
+        """Begin the next epoch, or continue the one already started."""
         first = self._run.steps_taken
         return self._watched(super().__iter__(), first)
 
     def _watched(self, batches: Iterator[Any], position: int) -> Iterator[Any]:
-        """Give the batches, and tell the run which one the training loop has in hand."""
+        """Yield the batches, and tell the run which one the training loop is working on."""
         for batch in batches:
             self._run.gave(position)
             position += 1
@@ -116,13 +117,13 @@ class BallsBinsLoader(DataLoader[Any]):
         return self._run.mechanism
 
     def as_run(self) -> Mechanism | None:
-        """The mechanism as far as it was run, which answers for its privacy; None before the first step."""
+        """The mechanism as far as it was run, from which the privacy follows; None before the first step."""
         return self._run.as_run()
 
     def leave_out(self, examples: NDArray[np.integer]) -> None:
-        """Put ⊥ in the place of examples, before the first step: they are drawn as all others, and in no batch.
+        """Replace examples with ⊥ before the first step: they are drawn like all others, but are in no batch.
 
-        That is what zero-out adjacency compares with. Audits do it to half of their canaries.
+        Zero-out adjacency compares a run with such a run. Audits leave out half of their canaries in this way.
         """
         self._run.leave_out(examples)
 
@@ -131,7 +132,7 @@ class BallsBinsLoader(DataLoader[Any]):
     ) -> Card:
         """The card of the run so far, with its privacy statement: `card(1e-6).statement().markdown()`.
 
-        Say in `not_covered` what else was done with the data, such as choosing hyperparameters.
+        Use `not_covered` to state what else was done with the data, such as choosing hyperparameters.
         """
         run, mechanism = self._run, self.as_run()
         run.require_no_loss()
@@ -169,5 +170,5 @@ class BallsBinsLoader(DataLoader[Any]):
         return self._run.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where the saved run was; another mechanism, data set or key is refused."""
+        """Continue from the saved position; refuse another mechanism, data set or key."""
         self._run.load_state_dict(state)

@@ -1,14 +1,14 @@
-"""Two properties of a machine that no proof about arithmetic can give, tested bit for bit in PyTorch.
+"""Test bit for bit, in PyTorch, two properties of a machine that no proof about arithmetic can establish.
 
-*Row-locality*: at a fixed batch shape, the gradient of an example depends on that example and the parameters only,
-not on what stands in the other rows. The other rows are filled with something else, and the gradient of the row that
-stayed must keep all its bits.
+*Row-locality*: at a fixed batch shape, the gradient of an example depends only on that example and the parameters,
+not on the content of the other rows. The test replaces the other rows; the gradient of the unchanged row must keep
+all its bits.
 
 *Reproducibility*: the same pass, taken twice, gives the same bits.
 
-How a user calls the model is not known before training, and training is not to be disturbed. So what is tested is a
-small network of the usual layers, and dense layers of the sizes that the model has: matrix products are where a
-library chooses its loops by shape.
+We do not know before training how a user calls the model, and the test must not disturb training. So it uses a small
+network of the usual layers, and dense layers of the same sizes as the model's, because libraries choose the loops of
+matrix products by shape.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ballsbins.training.machine_check import MachineCheck
 _ROWS = 64
 _MOST_ROWS = 8192
 _WATCHED_ROWS = 3
-_MULTIPLICATIONS = 1 << 28  # of one pass of the test: wider layers are tested with fewer rows
+_MULTIPLICATIONS = 1 << 28  # limit for one pass of the test, to keep it short: wider layers get fewer rows
 
 
 class _Usual(nn.Module):
-    """The usual layers, each with its own way to per-example gradients."""
+    """The usual layers, each with its own way of computing per-example gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ def check_torch(
     """Test PyTorch on this machine; takes well under a second for small layers.
 
     Args:
-        device: where sums are computed, such as "cpu".
-        rows: the number of examples of a batch.
-        layers: (inputs, outputs) of dense layers to test besides the usual ones.
+        device: the device that computes sums, such as "cpu".
+        rows: the number of examples in a batch.
+        layers: (inputs, outputs) of dense layers to test in addition to the usual ones.
 
     Example:
         >>> check_torch().failures
@@ -64,7 +64,7 @@ def check_torch(
 
 @cache
 def _check(device: str, rows: int, layers: frozenset[tuple[int, int]], threads: int) -> MachineCheck:
-    """Threads are part of what is tested, though they are not named again."""
+    """Run the test. `threads` is only part of the cache key: the result may depend on the number of threads."""
     generator = torch.Generator().manual_seed(0)
     found = [_check_usual(device, min(rows, _ROWS), generator)]
     found += [_check_dense(device, rows, shape, generator) for shape in sorted(layers)]
@@ -72,7 +72,7 @@ def _check(device: str, rows: int, layers: frozenset[tuple[int, int]], threads: 
 
 
 def _check_usual(device: str, rows: int, generator: torch.Generator) -> tuple[bool, bool]:
-    """Per-example gradients of a small network, by Opacus' hooks."""
+    """Test the per-example gradients of a small network, computed by Opacus' hooks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = GradSampleModule(_Usual().to(device), loss_reduction="sum")
@@ -93,7 +93,7 @@ def _check_usual(device: str, rows: int, generator: torch.Generator) -> tuple[bo
 def _check_dense(
     device: str, rows: int, shape: tuple[int, int], generator: torch.Generator
 ) -> tuple[bool, bool]:
-    """What a dense layer gives to the layers after and before it; per-example gradients are products of such rows."""
+    """Test what a dense layer passes forward and backward; per-example gradients are products of such rows."""
     inputs, outputs = shape
     rows = max(2, min(rows, _MULTIPLICATIONS // (inputs * outputs)))
     weight = torch.randn(outputs, inputs, generator=generator).to(device)
@@ -113,7 +113,7 @@ def _compare(
     others: list[torch.Tensor],
     generator: torch.Generator,
 ) -> tuple[bool, bool]:
-    """Whether what is computed for a row depends on that row only, and whether all of it repeats."""
+    """Whether the result for a row depends only on that row, and whether all results repeat."""
     with torch.enable_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         before = rows_of(given)

@@ -1,19 +1,20 @@
 """What the noise of a step in PyTorch is bound to, so that no two different sums ever share noise.
 
 The adversary sees the models of all continuations of a run. If two sums got the same noise, their difference would
-show both without any. And if continuations shared noise *while* their sums agree, the first step at which they part
-would show the batch of the example in which their data differ, which is secret. There are two ways to rule that out:
+reveal the difference of the sums without any noise. And if continuations shared noise *while* their sums agree, the
+first step at which they differ would reveal the batch of the example in which their data differ, which is secret.
+There are two ways to rule this out:
 
 * **By default** every call of `make_private` draws a public random nonce, and all noise of the process is drawn
   under it. No two processes share noise, so a resumed run is not bit for bit the one that was stopped.
 * **With a fingerprint** of the data, which the user computes and vouches for, the noise repeats if everything
   repeats. It is bound to the run, the fingerprint (hashed under the key), the plan, the machine, the parameters
-  before the step, all frozen parameters and buffers, and to the sums themselves. With other data all noise of all
-  steps is independent; so is that of a step whose sums do not repeat for whatever reason: dropout, code that was
-  changed, a library that adds in another order. What follows the noisy gradient, such as the learning rate, is
-  post-processing and not bound.
+  before the step, all frozen parameters and buffers, and the sums themselves. With other data, the noise of all
+  steps is independent. So is the noise of a step whose sums do not repeat for any reason: dropout, changed code, or a
+  library that adds in another order. What follows the noisy gradient, such as the learning rate, is post-processing,
+  and the noise is not bound to it.
 
-A plain seed, for experiments that others repeat, has a fixed nonce.
+A plain seed has a fixed nonce, so that others can repeat an experiment.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def fresh_nonce(key: Key) -> str:
 
 
 def machine_facts(device: str) -> dict[str, str]:
-    """What may change the bits of a sum though data and plan are the same; public."""
+    """Public facts that may change the bits of a sum even if data and plan are the same."""
     return software(("numba", "numpy", "opacus", "torch"), _FLAGS) | {
         "device": f"{device} {torch.cuda.get_device_name()}" if device == "cuda" else device,
         "processor": processor(),
@@ -55,7 +56,7 @@ def machine_facts(device: str) -> dict[str, str]:
 
 
 def digest_of(tensors: Iterable[torch.Tensor], kind: torch.dtype | None = None) -> bytes:
-    """Tell tensors apart by their bits, converted to a type of one's choice."""
+    """Hash the bits of tensors, after converting them to `kind` if it is given."""
     found = hashlib.sha256()
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)
@@ -67,21 +68,21 @@ def digest_of(tensors: Iterable[torch.Tensor], kind: torch.dtype | None = None) 
 
 
 class Replay:
-    """The second way: what noise is bound to besides the key."""
+    """The second way: everything besides the key that the noise is bound to."""
 
     def __init__(self, fingerprint: str, plan: dict[str, Any], fixed: list[torch.Tensor]) -> None:
-        """Take a text of the user's, of which nothing is stored; public facts of the plan; and frozen values."""
+        """Take the user's fingerprint, which is never stored, public facts of the plan, and frozen values."""
         self._fingerprint, self._plan, self._fixed = fingerprint, plan, fixed
         self._frozen: bytes | None = None
 
     def begin(self) -> None:
-        """Look at the frozen values again: a checkpoint was loaded."""
+        """Forget the hash of the frozen values, because a loaded checkpoint may have changed them."""
         self._frozen = None
 
     def domain(
         self, key: Key, step: int, parameters: list[Any], sums: list[torch.Tensor], device: str
     ) -> Domain:
-        """The domain of a step's noise: `parameters` before the step, `sums` are the integers it is added to."""
+        """The domain of a step's noise, from the parameters before the step and the integer sums it is added to."""
         if self._frozen is None:
             self._frozen = digest_of(self._fixed)
         public = json.dumps({"plan": self._plan, "machine": machine_facts(device)}, sort_keys=True)
@@ -103,5 +104,5 @@ def nonce_domain(nonce: str, step: int) -> Domain:
 
 
 def mark_of(key: Key, domain: Domain) -> str:
-    """A public code that tells replayed noises apart and shows nothing else."""
+    """A public code that distinguishes replayed noise and reveals nothing else."""
     return key.derive("mark of noise", *domain)[:16].hex()

@@ -1,4 +1,4 @@
-"""A call that is written for Opacus' `make_private` is answered with the call to write instead."""
+"""Answer a call written for Opacus' `make_private` with the call to write instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from ballsbins.errors import InvalidInputError
 
 _KEY = "Noise and batches follow from the key: leave it out."
-# Options of Opacus' own make_private that are not ours, and what to do in place of them.
+# Options of Opacus' make_private that ours does not have, and what to do instead.
 _INSTEAD = {
     "clipping": "For clipping per layer give max_grad_norm as a list, one norm for each parameter; a norm that "
     "adapts to the data costs privacy of its own, which is not accounted for.",
@@ -25,7 +25,7 @@ _INSTEAD = {
     "noise_generator": _KEY,
     "secure_mode": _KEY,
 }
-# What to give for an argument that has no default.
+# Advice for a missing argument that has no default.
 _MISSING = {
     "mechanism": "Give Mechanism(sampler, noise_multiplier=…), or a sampler with epsilon, delta and epochs.",
     "model": "Give the model whose parameters the optimizer trains.",
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def answers_opacus_calls(make_private: Callable[P, R]) -> Callable[P, R]:
-    """Explain arguments of Opacus, and those that are missing; Python would only count them."""
+    """Explain Opacus arguments and missing arguments; Python's own error would only name or count them."""
     ours = inspect.signature(make_private)
 
     @functools.wraps(make_private)
@@ -67,7 +67,7 @@ def answers_opacus_calls(make_private: Callable[P, R]) -> Callable[P, R]:
 
 
 def _call(theirs: Mapping[str, Any]) -> str:
-    """Our call for theirs, with the numbers that they gave."""
+    """Translate an Opacus call into ours, with the numbers that the user gave."""
     loader = theirs.get("data_loader")
     size = getattr(loader, "batch_size", None) or "batch_size"
     noise, norm = theirs.get("noise_multiplier", "…"), theirs.get("max_grad_norm", "…")

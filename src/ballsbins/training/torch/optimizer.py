@@ -1,6 +1,6 @@
-"""Opacus' optimizers, whose every noisy step is checked against the run and takes its noise from the key.
+"""Opacus optimizers in which every noisy step is checked against the run and takes its noise from the key.
 
-`summed_grad` of every parameter holds integers, as float64: the sum of clipped gradients in units of the run's grid.
+`summed_grad` of every parameter holds the sum of clipped gradients in units of the run's grid: integers, as float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ballsbins.training.torch.clipped_sums import COARSE, clipped_sum, on_grid, 
 from ballsbins.training.torch.guarded_run import GuardedRun
 from ballsbins.training.torch.watched_model import TrainingPasses
 
-RUN = "ballsbins"  # where the state of the run is in a saved optimizer
+RUN = "ballsbins"  # the name of the run's state in a saved optimizer
 _OTHER_NOISE = (
     "Leave it as it is, and use no scheduler for it. For other noise in later epochs end this run with its last "
     "epoch and give its model and optimizer to make_private again, with the next Mechanism; Total adds up both."
@@ -36,14 +36,14 @@ _PUBLIC_DATA = (
 
 
 class _Guarded:
-    """What is put before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
+    """Mixed in before an Opacus optimizer class; Opacus calls `add_noise` once for each step really taken."""
 
     run: GuardedRun
     steady_grid: Grid  # of the first step; clip norms may change it
     noise: NoiseAhead
     module: Any  # the model as Opacus wraps it
-    rows: int  # of per-example gradients that were clipped and summed for the next step
-    finite: bool  # whether they all were
+    rows: int  # the number of per-example gradients clipped and summed for the next step
+    finite: bool  # whether all of them were finite
     passes: TrainingPasses  # forward passes since the last call of `step`
     takes_public_passes: bool
     clipped: list[tuple[Any, int]] | None  # gradients and their versions, as ghost clipping left them
@@ -64,7 +64,7 @@ class _Guarded:
         return self.steady_grid
 
     def clip_and_accumulate(self) -> None:
-        """Clip every example, round it to the grid and sum (with hooks)."""
+        """Clip every example's gradient, round it to the grid and add it to the sum (with hooks)."""
         self._require_one_pass()
         parameters, samples = self.params, self.grad_samples
         require_precise(parameters)
@@ -77,7 +77,7 @@ class _Guarded:
         self._add(clipped_sum(samples, self.grid, self.run.clip_norms.limits) or [None] * len(parameters))
 
     def accumulate(self) -> None:
-        """Round to the grid and sum what was clipped in the backward pass (ghost clipping)."""
+        """Round the gradients clipped in the backward pass to the grid and add them up (ghost clipping)."""
         self._require_one_pass()
         require_precise(self.params)
         clipped, self.clipped = self.clipped, None
@@ -95,7 +95,7 @@ class _Guarded:
         self._add(sums)
 
     def _add(self, sums: Sequence[torch.Tensor | None]) -> None:
-        """Add integers to those of the physical batches before; exact in any order. None: the step is refused."""
+        """Add integers to the sums of earlier physical batches; exact in any order. None: refuse the step."""
         for parameter, found in zip(self.params, sums, strict=True):
             self.finite &= found is not None
             if found is None or parameter.summed_grad is None:
@@ -106,7 +106,7 @@ class _Guarded:
                 parameter.summed_grad += found
 
     def note_clipped(self) -> None:
-        """Remember what ghost clipping has just left (called by its loss)."""
+        """Remember the gradients that ghost clipping has just left (called by its loss)."""
         known = {id(parameter) for parameter in self.module.trainable_parameters}
         if not known.issuperset(map(id, self.params)):
             raise RunError(
@@ -116,13 +116,13 @@ class _Guarded:
         self.clipped = [(parameter.grad, parameter.grad._version) for parameter in self.params]
 
     def is_time_to_check(self) -> bool:
-        """Whether ghost clipping is to check its norms: at steps 0, 1, 2, 4, 8 and so on, at next to no cost."""
+        """Whether to check norms or the loss at this step: at 0, 1, 2, 4, 8 and so on, which costs almost nothing."""
         return self.run.steps_taken & (self.run.steps_taken - 1) == 0
 
     def _require_one_pass(self) -> None:
         passes, have_equal_rows = self.passes.take()
         if passes > 1:
-            self.run.require_batch()  # says it better where the calls were for several batches
+            self.run.require_batch()  # gives a clearer error if the calls were for several batches
             raise RunError(
                 f"The model was called {passes} times for one step. Opacus adds up the gradients of such calls row "
                 "by row, and if an example is not in the same row of each it is clipped with others and counts "
@@ -139,16 +139,16 @@ class _Guarded:
 
     @contextmanager
     def public_pass(self) -> Iterator[None]:
-        """Call the model inside on data that depends on no example of the data set, as the discriminator of a GAN.
+        """Within this context, call the model on data that depends on no example, as for the discriminator of a GAN.
 
-        You vouch for it, and the card says so: such data comes from random numbers and from released parameters
-        alone. It must have as many rows as the batch; what row i adds to the gradient is clipped together with the
-        i-th example, to C as ever. The loss of the step is the sum of both losses, and goes backward once. What
-        happens between steps, as for the generator, must not depend on the size of the batch, which is secret; call
+        You vouch for this, and the card says so: such data comes only from random numbers and released parameters.
+        It must have as many rows as the batch. The contribution of row i to the gradient is clipped together with
+        the i-th example, to C as usual. Add both losses of the step and call backward once on the sum. Work between
+        steps, such as training the generator, must not depend on the size of the batch, which is secret; call
         `zero_grad` after it.
 
         Raises:
-            RunError: the mode is "ghost" or "ew", which know one call for each step.
+            RunError: the mode is "ghost" or "ew", which allow only one call for each step.
         """
         if not self.takes_public_passes:
             raise RunError(
@@ -160,17 +160,17 @@ class _Guarded:
         self.run.vouch(_PUBLIC_DATA)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clear gradients, and forget of which losses they were."""
+        """Clear gradients, and forget which losses they came from."""
         self.passes.forget_gradients()
         super().zero_grad(set_to_none)  # type: ignore[misc]
 
     def add_noise(self) -> None:
-        """Check that this step is the one the mechanism has next, then add its noise to the sums of gradients."""
+        """Check that this step is the next one of the mechanism, then add its noise to the sums of gradients."""
         examples = self._require_ranks_in_step()
         self.run.require_batch()
         planned = self.run.mechanism.noise_multiplier
         self._require_unchanged("noise_multiplier", self.noise_multiplier, planned, _OTHER_NOISE)
-        # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer's does not reach.
+        # Under ghost clipping the model keeps its own clip norm, which a scheduler of the optimizer does not change.
         clip = self.run.clip_norms.at(0)
         self._require_unchanged("max_grad_norm", self.max_grad_norm, clip, _OTHER_CLIP)
         own = getattr(self.module, "max_grad_norm", clip)
@@ -181,7 +181,7 @@ class _Guarded:
         for parameter in parameters:
             _check_processed_flag(parameter.summed_grad)
             _mark_as_processed(parameter.summed_grad)
-            if not self.run.examples_of_batch():  # what was summed is the gradient of the stand-in
+            if not self.run.examples_of_batch():  # the sum is the gradient of the stand-in
                 parameter.summed_grad.zero_()
             if self.run.world_size > 1:
                 torch.distributed.all_reduce(parameter.summed_grad)  # integers: exact in any order
@@ -196,26 +196,26 @@ class _Guarded:
         self.run.devices.add(device)
         sums = [parameter.summed_grad for parameter in parameters]
         domain = self.run.noise_domain(parameters, sums, device)
-        if self.run.world_size > 1:  # what it is bound to may differ between machines; rank 0 decides
+        if self.run.world_size > 1:  # machines may differ in what the noise is bound to; rank 0 decides
             shared = [domain]
             torch.distributed.broadcast_object_list(shared, src=0)
             domain = shared[0]
         self.run.record(domain)
-        # The same noise on every rank, added once to the sum over all of them: parameters stay equal bit for bit.
+        # Each rank adds the same noise once to the sum over all ranks, so parameters stay equal bit for bit.
         write_gradients(parameters, self.noise.of(self.run.key, domain, count), self.grid.unit)
         after = self.run.next_domain()
         if after is not None:
             self.noise.begin(self.run.key, after, count)
 
     def reduce_gradients(self) -> None:
-        """Do nothing: integers were added up over the ranks before the noise."""
+        """Do nothing: the integers were already summed over the ranks before the noise was added."""
 
     def _require_ranks_in_step(self) -> int:
-        """Count the examples of the step on all ranks; refuse ranks at different steps or of different runs."""
+        """Count the examples of the step on all ranks; refuse ranks at different steps or in different runs."""
         run = self.run
         finite, self.finite = self.finite, True
         examples = run.examples_of_batch() if run.steps_taken < run.total_steps else 0
-        # The stand-in of an empty batch may be anything: its gradient is not used.
+        # The gradient of an empty batch's stand-in is not used, so it need not be finite.
         broken = int(not finite and examples > 0)
         name = int.from_bytes(hashlib.sha256(str(run.key.run).encode()).digest()[:7], "little")
         mine = torch.tensor([run.steps_taken, name, broken, examples, run.repeats, run.repeated_to])
@@ -232,13 +232,13 @@ class _Guarded:
                 f"{min(steps):,} to {max(steps):,}, or of another run: their shares are of different batches, and "
                 "examples would be seen twice or never. Load the same checkpoint on every rank, or on none."
             )
-        run.count_repeats(max(repeats), max(repeated))  # rank 0 alone reads the ledger
+        run.count_repeats(max(repeats), max(repeated))  # only rank 0 reads the ledger
         if any(brokens):
             self._refuse_not_finite()
         return int(sum(counts))
 
     def _require_rows(self, examples: int) -> None:
-        """Refuse a number of rows that is not that of the batch, or that the grid was not planned for."""
+        """Refuse a number of rows that differs from the batch, or that exceeds what the grid was planned for."""
         mine, rows, self.rows = self.run.examples_of_batch(), self.rows, 0
         if rows != max(mine, 1):
             raise RunError(
@@ -269,9 +269,9 @@ class _Guarded:
         )
 
     def forget_pieces(self) -> None:
-        """Forget the pieces of a batch that a BatchMemoryManager was broken off in: the batch begins anew.
+        """Forget the pieces of a batch that a BatchMemoryManager left unfinished: the batch starts again.
 
-        Opacus would keep their sum and the signals it had queued, and count those examples twice.
+        Opacus would keep their sum and its queued signals, and count those examples twice.
         """
         self.passes.take()
         self.passes.forget_gradients()
@@ -282,12 +282,12 @@ class _Guarded:
             parameter.summed_grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state and the run's: frameworks save this, so that no step is ever forgotten."""
+        """The states of the wrapped optimizer and of the run: frameworks save both, so no step is ever forgotten."""
         saved: dict[str, Any] = self.original_optimizer.state_dict()
         return saved | {RUN: self.run.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load both. A state without the run's is refused: the model would go on, and its past not be counted."""
+        """Load both states. Refuse one without the run: training would continue without counting past steps."""
         if RUN not in state_dict:
             raise InvalidInputError(
                 "the set of fields of this optimizer state",
@@ -302,7 +302,7 @@ class _Guarded:
 
 
 def require_precise(parameters: list[Any]) -> None:
-    """Refuse parameters of 16 bits."""
+    """Refuse 16-bit parameters: they round sums of gradients too coarsely."""
     for parameter in parameters:
         if parameter.dtype in COARSE:
             raise RunError(
@@ -315,7 +315,7 @@ _classes: dict[type, type] = {}
 
 
 def guard(optimizer: Any, module: Any, run: GuardedRun, grid: Grid, passes: TrainingPasses) -> None:
-    """Make an Opacus optimizer a guarded one, in place: Opacus' criterion for ghost clipping already refers to it."""
+    """Turn an Opacus optimizer into a guarded one, in place, because Opacus' ghost criterion already refers to it."""
     kind = type(optimizer)
     if kind not in _classes:
         _classes[kind] = type(f"Guarded{kind.__name__}", (_Guarded, kind), {"__module__": __name__})
@@ -324,4 +324,4 @@ def guard(optimizer: Any, module: Any, run: GuardedRun, grid: Grid, passes: Trai
     optimizer.steady_grid, optimizer.noise = grid, NoiseAhead()
     optimizer.rows, optimizer.finite, optimizer.clipped = 0, True, None
     run.forget_pieces = optimizer.forget_pieces
-    optimizer.expected_batch_size = run.expected_batch_size  # of the whole batch, on every rank
+    optimizer.expected_batch_size = run.expected_batch_size  # size of the whole batch, on every rank

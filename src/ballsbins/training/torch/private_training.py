@@ -1,4 +1,4 @@
-"""From a model, an optimizer and a data set to private ones whose batches and accounting are a Mechanism's."""
+"""`make_private`: make a model, an optimizer and a data set private, with a Mechanism's batches and accounting."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ballsbins.training.torch.watched_model import TrainingPasses, watch_layers
 _OWN_LOSS = (
     "That the loss is one value per example and divides by nothing of the batch: by the word of the operator"
 )
-MODES = ("hooks", "functorch", "ew", "ghost")  # but for the last all have the gradient of every example
+MODES = ("hooks", "functorch", "ew", "ghost")  # all except the last keep a gradient per example
 
 
 @answers_opacus_calls
@@ -71,51 +71,51 @@ def make_private(
 ) -> Any:
     """Make a model, an optimizer and a data set private, with the batches and the accounting of a Mechanism.
 
-    The loader is a DataLoader over the mechanism's batches; the optimizer clips to `max_grad_norm`, adds exact
-    Gaussian noise of σ times that, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
-    `loader.as_run()` is the Mechanism as far as it was run, `loader.card(delta)` what may be published. If the model
-    is wrapped for distributed training, every rank gets its share of every batch.
+    The loader is a DataLoader over the mechanism's batches. The optimizer clips to `max_grad_norm`, adds exact
+    Gaussian noise of σ times that norm, and divides by the public n/T. `loader.accountant` is an Opacus accountant,
+    `loader.as_run()` is the Mechanism as far as it was run, and `loader.card(delta)` holds what may be published. If
+    the model is wrapped for distributed training, every rank gets its share of every batch.
 
     Args:
-        mechanism: sampler, noise multiplier and epochs; or a sampler alone, such as `BallsAndBins.for_batch_size`
-            gives, and with `epsilon`, `delta` and `epochs` the least noise for that target.
-        model: float32 or float64 parameters; or the model that an earlier run made private, to go on training it in a
-            run of its own, with other noise. `Total` adds up what all runs cost.
-        optimizer: over the parameters of the model; or that of the earlier run.
-        dataset: with a length and examples by index.
-        max_grad_norm: C, the norm to clip to, above 0. A sequence, one norm for each parameter that the optimizer
-            trains, clips per layer: C is then the root of the sum of their squares. A function of the number of the
-            step is a schedule, and the noise follows it: it is computed for all steps at once, here.
-        key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for
+        mechanism: sampler, noise multiplier and epochs. Or only a sampler, for example from
+            `BallsAndBins.for_batch_size`: then the least noise for `epsilon`, `delta` and `epochs` is used.
+        model: a model with float32 or float64 parameters. Or the model that an earlier run made private: it is then
+            trained further in a separate run, with different noise. `Total` adds up the cost of all runs.
+        optimizer: optimizer over the parameters of the model, or the optimizer of the earlier run.
+        dataset: data set with a length and with examples by index.
+        max_grad_norm: C, the norm to clip to, above 0. A sequence with one norm for each parameter that the
+            optimizer trains clips per layer; C is then the root of the sum of their squares. A function of the step
+            number is a schedule, and the noise follows it; this call evaluates it for all steps at once.
+        key: a master key (`Key.from_file`), from which every run derives its own key; an integer is a seed for
             experiments.
         epsilon: the ε to stay within, if a sampler is given.
-        delta: the δ at which ε is meant, if a sampler is given.
-        epochs: how often the data is passed, if a sampler is given; 1 if left out.
-        criterion: the loss. With "ghost" it is required. In the other modes other examples must not change what the
-            loss sends back to one, and that is checked at steps 0, 1, 2, 4 and so on: by recording what the loop does
-            with the outputs of the model, or by calling this criterion with one example.
-        loss_is_per_example: say True if the loss cannot be checked and you know that it is one value for each
-            example and divides by nothing of the batch. The card then says that this is your word.
-        grad_sample_mode: "hooks", "functorch" and "ew", which cover floating point, or "ghost", which does not and
+        delta: the δ at which ε holds, if a sampler is given.
+        epochs: number of passes over the data, if a sampler is given; 1 by default.
+        criterion: the loss; required with "ghost". In the other modes, the gradient that the loss sends back to one
+            example must not depend on other examples. This is checked at steps 0, 1, 2, 4 and so on, by recording
+            what the loop does with the outputs of the model, or by calling this criterion with one example.
+        loss_is_per_example: True if the loss cannot be checked and you know that it is one value for each example
+            and is not divided by anything that depends on the batch. The card then says that this is your word.
+        grad_sample_mode: "hooks", "functorch" or "ew", which cover floating point, or "ghost", which does not but
             needs less memory.
-        batch_first: False if examples are along the second dimension of what the model gets, as in (time, batch).
-        loss_reduction: that of your loss. With "sum" nothing is divided by n/T.
+        batch_first: False if examples are along the second dimension of the model's input, as in (time, batch).
+        loss_reduction: the reduction of your loss, "mean" or "sum". With "sum" nothing is divided by n/T.
         engine: `PrivacyEngine(accountant="ballsbins")`, to save and load Opacus checkpoints.
-        data_fingerprint: any text that tells your data from any other, such as a hash. With it a resumed run repeats
-            bit for bit if nothing has changed; without it its noise is always fresh.
-        ledger: a file in which every step is written down before it is taken, so that none is forgotten.
-        lost_steps: what became of steps that the ledger has and the checkpoint has not: "unpublished" or
+        data_fingerprint: any text that identifies your data, such as a hash. With it, a resumed run repeats bit for
+            bit if nothing has changed. Without it, a resumed run always draws fresh noise.
+        ledger: a file to which every step is written before it is taken, so that no step is forgotten.
+        lost_steps: what became of steps that are in the ledger but not in the checkpoint: "unpublished" or
             "accounted".
-        allow_uncovered: go on although the test of the machine failed. The card then says so.
-        loader_options: go to the DataLoader: num_workers, collate_fn, pin_memory and so on.
+        allow_uncovered: continue although the test of the machine failed. The card then says so.
+        loader_options: options for the DataLoader: num_workers, collate_fn, pin_memory and so on.
 
     Returns:
-        What Opacus' `make_private` returns: (model, optimizer, loader), and with a criterion (model, optimizer,
-        criterion, loader). Use that criterion.
+        The same as Opacus' `make_private`: (model, optimizer, loader), or (model, optimizer, criterion, loader) if a
+        criterion is given. Train with the returned criterion.
 
     Raises:
-        InvalidInputError: an argument is not usable; also where integers of the sum could overflow.
-        RunError: the machine fails its test, parameters have 16 bits, or the ledger is that of another run.
+        InvalidInputError: an argument is not usable, or the integers of the sum could overflow.
+        RunError: the machine fails its test, parameters have 16 bits, or the ledger belongs to another run.
 
     Example:
         >>> import torch
@@ -210,14 +210,14 @@ def make_private(
 
 
 def _grid(run: GuardedRun, count: int, mode: str) -> Grid:
-    """The grid on which noise covers all that is rounded; refuses sums that could overflow."""
+    """Return the grid on which the noise covers all rounding errors; refuse sums that could overflow."""
     noise = run.mechanism.noise_multiplier
     limit = run.mechanism.sampler.max_batch_size
     mean = run.expected_batch_size
-    # Larger batches have a probability below e⁻⁴⁰ (Bernstein); each step is checked all the same.
+    # Larger batches have a probability below e⁻⁴⁰ (Bernstein). Each step is still checked.
     likely = min(run.num_examples, math.ceil(mean + 10.0 * math.sqrt(mean) + 40.0))
     rows = limit or max(likely, min(run.num_examples, Grid.most_rows(noise)))
-    # With hooks every example is rounded by itself.
+    # With hooks, each example is rounded separately.
     excess, dense, scattered = (0.0, count, 0) if mode == "ghost" else (EXCESS, 0, count)
     *_, grid = (
         Grid(noise, norm, rows, excess, dense, scattered)
@@ -227,7 +227,7 @@ def _grid(run: GuardedRun, count: int, mode: str) -> Grid:
 
 
 def _refuse_accumulation(model: nn.Module, inputs: Any) -> None:
-    """Say it before expanded weights do, whose error prints parameters."""
+    """Raise our error before that of expanded weights, which prints parameters."""
     del inputs
     waiting = any(getattr(parameter, "grad_sample", None) is not None for parameter in model.parameters())
     if waiting and model.training and torch.is_grad_enabled():
@@ -293,7 +293,7 @@ def _check_mode(mode: str, criterion: Any) -> None:
 
 
 def _planned(given: Any, epsilon: float | None, delta: float | None, epochs: int | None) -> Mechanism:
-    """The Mechanism that is given, or the one with the least noise for a sampler and a target."""
+    """Return the given Mechanism, or the one with the least noise for a sampler and a target."""
     if isinstance(given, Sampler):
         if epsilon is not None and delta is not None:
             return calibrate(given, epsilon=epsilon, delta=delta, epochs=1 if epochs is None else epochs)
@@ -310,7 +310,7 @@ def _planned(given: Any, epsilon: float | None, delta: float | None, epochs: int
 
 
 def _plain(model: Any, optimizer: Any) -> tuple[nn.Module, optim.Optimizer]:
-    """Give a model and an optimizer without what an earlier run wrapped them in."""
+    """Return the model and the optimizer without the wrappers of an earlier run."""
     if isinstance(optimizer, DPOptimizer):
         for handle in optimizer.passes.handles if hasattr(optimizer, "passes") else ():
             handle.remove()
@@ -329,7 +329,7 @@ def _plain(model: Any, optimizer: Any) -> tuple[nn.Module, optim.Optimizer]:
 
 
 def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
-    """The number of examples, which must be known and at least one a step."""
+    """Return the number of examples, which must be known and at least the number of steps per epoch."""
     if isinstance(dataset, DataLoader):
         advice = (
             "Give loader.dataset: the mechanism draws the batches. For batches of its size make the sampler with "
@@ -350,7 +350,7 @@ def _size(dataset: Dataset[Any], mechanism: Mechanism) -> int:
 
 def _accountant(engine: PrivacyEngine | None) -> tuple[BallsBinsAccountant, PrivacyEngine]:
     if engine is None:
-        with warnings.catch_warnings():  # Opacus warns of its own generator, which is not used here
+        with warnings.catch_warnings():  # Opacus warns about its own generator, which is not used here
             warnings.filterwarnings("ignore", message="Secure RNG turned off")
             engine = PrivacyEngine(accountant=NAME)
     accountant = engine.accountant

@@ -1,4 +1,4 @@
-"""Several processes that train one model: which rank this one is, and whether all are of one run."""
+"""Distributed training: find the rank of this process, and check that all ranks belong to one run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ballsbins.training.torch.guarded_run import GuardedRun
 
 
 def require_one_run(run: GuardedRun, loss_reduction: str, fingerprint: str | None) -> None:
-    """Make all ranks the run of rank 0; refuse those with other keys or plans.
+    """Make all ranks adopt the run of rank 0; refuse ranks with different keys or plans.
 
-    An example could otherwise be in two steps, or in none.
+    Otherwise an example could be in two steps, or in none.
     """
     if run.world_size == 1:
         return
@@ -48,7 +48,7 @@ def require_one_run(run: GuardedRun, loss_reduction: str, fingerprint: str | Non
 
 
 def ranks_of(model: nn.Module) -> tuple[int, int]:
-    """Give the rank of this process and the number of ranks, if the model is wrapped for several."""
+    """Return the rank of this process and the number of ranks; (0, 1) unless the model is wrapped for several."""
     initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
     world_size = torch.distributed.get_world_size() if initialised else 1
     if isinstance(model, (FSDPModule, FullyShardedDataParallel)):

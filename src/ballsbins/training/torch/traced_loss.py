@@ -1,14 +1,15 @@
-"""What a training loop makes of a model's outputs, recorded so that one example's loss can be computed alone.
+"""Record what a training loop does with a model's outputs, so that one example's loss can be computed alone.
 
-A loop that only calls `loss.backward()` shows nobody its loss function. So at some steps the outputs of the model
-are tensors that write down each operation on them, up to the call of `backward`. The record is then played back
-twice: with the outputs and targets of the whole batch, and with those of one example. If the loss is the mean (or the
-sum) of one loss for each example, it sends the same back to that example both times. If it divides by something of
-the batch, such as tokens or class weights, it does not.
+A loop that only calls `loss.backward()` does not expose its loss function. So at some steps the outputs of the model
+are tensors that record each operation on them, up to the call of `backward`. The record is then played back twice:
+with the outputs and targets of the whole batch, and with those of one example. If the loss is the mean (or the sum)
+of one loss for each example, that example gets the same gradient both times. If the loss divides by a property of the
+batch, such as tokens or class weights, it does not.
 
-Which rows of other tensors (targets, masks) belong to the example follows from the shapes: a tensor that is as long
-as the recorded one it meets, along the dimension of the batch, has one part for each example. Numbers are played back
-as they are. If that does not fit, numbers that are the number of rows are taken as 1: `loss.sum() / len(batch)`.
+The shapes show which rows of other tensors (targets, masks) belong to the example: a tensor has one part for each
+example if it is as long, along the batch dimension, as the recorded tensor it is used with. Numbers are played back
+unchanged. If that does not fit, numbers equal to the number of rows are replaced with 1, as in
+`loss.sum() / len(batch)`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _UNSEEN = (
 
 @dataclass(frozen=True)
 class _Ref:
-    """A recorded tensor: which operation gave it, at which place of its result, and its shape in the batch."""
+    """A recorded tensor: the operation that gave it, its place in the result, and its shape in the whole batch."""
 
     number: int
     place: int | None
@@ -41,7 +42,7 @@ class _Ref:
 
 @dataclass
 class _Operation:
-    """One call; an output of the model has no function, but its value."""
+    """One recorded call; an output of the model has a value instead of a function."""
 
     function: Callable[..., Any] | None
     arguments: Any = None
@@ -55,10 +56,12 @@ class Tape:
 
     operations: list[_Operation] = field(default_factory=list)
     losses: list[int] = field(default_factory=list)  # the operations that went backward
-    came_back: dict[int, torch.Tensor] = field(default_factory=dict)  # the gradients that outputs really got
+    came_back: dict[int, torch.Tensor] = field(
+        default_factory=dict
+    )  # the gradients that outputs actually received
 
     def output(self, value: Any) -> Any:
-        """Have an output of the model recorded."""
+        """Start recording an output of the model."""
         number = len(self.operations)
         self.operations.append(_Operation(None, value=value.detach()))
 
@@ -69,7 +72,7 @@ class Tape:
         return self._named(value.as_subclass(Traced), number, None)
 
     def record(self, function: Callable[..., Any], arguments: Any, result: Any, in_place: bool) -> None:
-        """Write down a call whose arguments are references by now."""
+        """Record a call whose tensors were already replaced with references."""
         found = list(result) if isinstance(result, (tuple, list)) else [result]
         if not any(isinstance(each, Traced) for each in found):
             return
@@ -80,7 +83,7 @@ class Tape:
                 self._named(each, len(self.operations) - 1, place if several else None)
 
     def went_backward(self, loss: Any, gradient: Any) -> None:
-        """Note what the gradients are of."""
+        """Record the loss that backward was called on."""
         given = (loss,) if gradient is None else (loss, gradient)
         self.operations.append(_Operation(_weighted, (_mapped(given, _reference), {})))
         self.losses.append(len(self.operations) - 1)
@@ -95,7 +98,7 @@ def _weighted(loss: torch.Tensor, gradient: torch.Tensor | None = None) -> torch
 
 
 class Traced(torch.Tensor):
-    """A tensor whose uses are written on a tape."""
+    """A tensor whose uses are recorded on a tape."""
 
     tape: Tape
     reference: _Ref
@@ -104,7 +107,7 @@ class Traced(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # called by torch for each operation
-        """Write an operation down and carry it out."""
+        """Record an operation and carry it out."""
         kwargs = kwargs or {}
         tape = _tape_in((args, kwargs))
         if func is torch.Tensor.backward and tape is not None:
@@ -130,7 +133,7 @@ def _tape_in(value: Any) -> Tape | None:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Change everything that is not a container, in any depth."""
+    """Apply `change` to everything that is not a container, at any depth."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_mapped(each, change) for each in value))
     if isinstance(value, (tuple, list)):
@@ -156,21 +159,21 @@ def tensors_in(outputs: Any) -> list[torch.Tensor]:
 
 
 class LossWatch:
-    """Looks at the loss of a loop at some steps; `require` refuses one that depends on other examples."""
+    """Checks the loss of a loop at some steps; `require` refuses one that depends on other examples."""
 
     def __init__(self, loss_reduction: str, is_time: Callable[[], bool]) -> None:
-        """Watch a loss of this reduction whenever it is time, and until it was seen once."""
+        """Watch a loss with this reduction whenever it is time, and at every step until it was checked once."""
         self._reduction, self._is_time = loss_reduction, is_time
         self._owed = True
         self._tape = Tape()
-        self._seen = False  # by a criterion of the user's
+        self._seen = False  # whether a criterion of the user was checked
 
     def is_due(self) -> bool:
-        """Whether the loss of the next step is to be looked at."""
+        """Whether the loss of the next step must be checked."""
         return self._owed or self._is_time()
 
     def traced(self, outputs: Any) -> Any:
-        """Give the outputs of a model, recorded if it is time."""
+        """Return the outputs of a model, with recording if a check is due."""
         if not self.is_due():
             return outputs
         return _mapped(
@@ -187,7 +190,7 @@ class LossWatch:
         self._seen = True
 
     def forget_losses(self) -> None:
-        """Forget what went backward before, of which the gradients are no longer there."""
+        """Forget earlier losses that went backward, because their gradients were cleared."""
         self._tape.losses.clear()
         self._tape.came_back.clear()
 
@@ -196,10 +199,10 @@ class LossWatch:
         self._tape, self._seen = Tape(), False
 
     def require(self, rows: int) -> None:
-        """Refuse the loss of a step of so many rows if other examples change what it sends back to one."""
+        """Refuse the loss of a step with `rows` rows if other examples change the gradient that one example gets."""
         if not self.is_due():
             return
-        if rows > 1:  # one row alone is the batch
+        if rows > 1:  # a single row is already the whole batch
             if not self._seen:
                 self._compare(rows)
             self._owed = False
@@ -260,7 +263,7 @@ def _batch_dimension(value: torch.Tensor, rows: int) -> int | None:
 
 
 class _Playback:
-    """The record, played back with the outputs of the whole batch, or with those of one row."""
+    """Plays the record back with the outputs of the whole batch, or with those of one row."""
 
     def __init__(self, tape: Tape, rows: int, row: int | None = None, renumbered: bool = False) -> None:
         self._tape, self._rows, self._row, self._renumbered = tape, rows, row, renumbered
@@ -271,7 +274,7 @@ class _Playback:
                 self._values[number] = self._play(number)
 
     def gradients(self) -> dict[int, torch.Tensor]:
-        """Of all losses together, with respect to each output."""
+        """The gradients of the sum of all losses, with respect to each output."""
         total = sum((self._values[number] for number in self._tape.losses), torch.zeros(()))
         leaves = list(self.outputs.values())
         if not leaves:
@@ -282,7 +285,7 @@ class _Playback:
                 for (number, leaf), part in zip(self.outputs.items(), parts, strict=True)}  # fmt: skip
 
     def _needed(self) -> set[int]:
-        """What the losses follow from, and what was written into that."""
+        """The operations that the losses depend on, including in-place writes."""
         found: set[int] = set()
         todo = list(self._tape.losses)
         while todo:
@@ -330,7 +333,7 @@ class _Playback:
         return value
 
     def _part(self, value: torch.Tensor, met: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> torch.Tensor:
-        """Give the part of a tensor that is the row's, if it has one part for each row."""
+        """Return the row's part of a tensor, if the tensor has one part for each row."""
         assert self._row is not None
         if value.dim() == 0:
             same = self._renumbered and float(value) in (self._rows, 1.0 / self._rows)
@@ -350,5 +353,5 @@ class _Playback:
 
 
 def _counts(value: torch.Tensor) -> bool:
-    """Whether a tensor is 0, 1, 2, … : the numbers of the rows."""
+    """Whether a tensor holds the row numbers 0, 1, 2, …"""
     return not value.is_floating_point() and torch.equal(value, torch.arange(len(value), device=value.device))

@@ -1,6 +1,6 @@
-"""What is watched on a model that is trained: layers in which examples meet, and how often it is called for a step.
+"""Watch a model in training: layers that mix examples, and how often the model is called for a step.
 
-`watch_layers` refuses what Opacus does not see: layers in which examples meet, or that change without noise.
+`watch_layers` refuses layers that Opacus overlooks: those that mix examples, or that change without noise.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
 def watch_layers(model: nn.Module) -> None:
-    """Refuse tables that are changed by being looked up, and have norms of batches refused as soon as they compute.
+    """Refuse tables that a lookup changes, and make batch norms raise an error when they compute batch statistics.
 
-    Opacus looks only at layers with parameters to train. A batch norm without any still mixes the examples of a batch
-    and keeps their means; frozen for good, with `eval()`, it does neither. Activations that work in place would
-    overwrite what Opacus' hooks look at, and torch forbids it: they do the same with memory of their own.
+    Opacus checks only layers with parameters to train. A batch norm without any still mixes the examples of a batch
+    and keeps their means; frozen with `eval()`, it does neither. In-place activations would overwrite values that
+    Opacus' hooks need, and torch forbids this, so they are switched to separate memory.
     """
     for name, layer in model.named_modules():
         if getattr(layer, "inplace", False) is True:
@@ -65,30 +65,31 @@ class _Pass:
     went_backward: bool = False
 
     def note(self, gradient: torch.Tensor) -> None:
-        """Gradients come back."""
+        """Note that gradients came back through this pass."""
         self.went_backward = True
 
 
 class TrainingPasses:
     """The forward passes of a model in training: how often it was called for a step, and with how many rows.
 
-    A pass on examples is private, and a step has one. Passes on data that does not depend on examples, such as what
-    the generator of a GAN makes of random numbers, are public, if the user says so (`public`). Their gradients are
-    added to those of the examples row by row, and clipped together with them. That is right if there is one public
-    row for each example: leaving an example out then takes one public row out, and changes no other. So numbers of
-    rows that went backward together must be equal. A pass whose gradients were cleared does not count.
+    A pass on examples is private, and a step has exactly one. Passes on data that does not depend on examples, such
+    as the output of a GAN's generator for random numbers, are public if the user says so (`public`). Their gradients
+    are added to those of the examples row by row, and clipped together with them. This is correct if there is one
+    public row for each example: leaving out an example then removes one public row and changes no other. So all
+    passes that went backward together must have the same number of rows. A pass whose gradients were cleared does
+    not count.
     """
 
     def __init__(self, batch_dimension: int) -> None:
-        """Start with none."""
+        """Start without any pass."""
         self.watch: LossWatch | None = None
-        self.handles: list[Any] = []  # of the hooks that count
+        self.handles: list[Any] = []  # handles of the counting hooks
         self._passes: list[_Pass] = []  # since the last step
         self._public = False
         self._dimension = batch_dimension
 
     def __reduce__(self) -> Any:
-        """Count for itself on a copy of the model: a user's, or one that functorch makes of a layer."""
+        """Give a copy of the model its own count; users copy models, and functorch copies layers."""
         return TrainingPasses, (self._dimension,)
 
     @contextmanager
@@ -101,12 +102,12 @@ class TrainingPasses:
             self._public = before
 
     def before(self, model: nn.Module, inputs: Any) -> None:
-        """Count a forward pass of the model itself, which the user may call without what wraps it."""
+        """Count a forward pass of the inner model, which the user may call without its wrapper."""
         if model.training and torch.is_grad_enabled():
             self._passes.append(_Pass(self._public))
 
     def after(self, model: nn.Module, args: Any, kwargs: Any, outputs: Any) -> Any:
-        """Have the loss watched, and note when gradients come back."""
+        """Watch the loss, and note when gradients come back."""
         if not (model.training and torch.is_grad_enabled() and self._passes):
             return outputs
         latest = self._passes[-1]
@@ -119,7 +120,7 @@ class TrainingPasses:
         return outputs if self.watch is None else self.watch.traced(outputs)
 
     def forget_gradients(self) -> None:
-        """Forget what went backward: the gradients are gone."""
+        """Forget the passes that went backward, because their gradients were cleared."""
         self._passes = [each for each in self._passes if not each.went_backward]
         if self.watch is not None:
             self.watch.forget_losses()
@@ -128,7 +129,7 @@ class TrainingPasses:
         """Begin the next step.
 
         Returns:
-            The number of private passes, and whether all that went backward had the same number of rows.
+            The number of private passes, and whether all passes that went backward had the same number of rows.
         """
         taken, self._passes = self._passes, []
         rows = {each.rows for each in taken if each.went_backward and each.rows is not None}
