@@ -7,12 +7,12 @@ the query k. Its noise multiplier is 2²⁶/Δ, where Δ = max ‖k − k′‖ 
     unit = σ·C·(1 + η)·2⁻²⁶
 
 and η as below, Δ ≤ 2²⁶/σ. So the noise multiplier is at least σ, and every accountant of the Gaussian mechanism holds
-unchanged. An example moves k for two reasons (numbers refer to docs/floating_point.md):
+unchanged. An example moves k for two reasons (step numbers refer to docs/floating_point.md):
 
-* its clipped contribution, of norm at most C, and what rounding makes of the sum it is added to: C·(1 + excess),
-  where `excess` bounds ‖(Ŝ − Ŝ′) − (S − S′)‖/C for the arithmetic at hand (steps 3 and 4);
-* rounding to the grid: |rint a − rint b| ≤ |a − b| + 1 moves each dense coordinate by at most 1 more, and each of
-  the coordinates that one example contributes to by itself (rows of a table) by at most ½ (step 5).
+* its clipped contribution, of norm at most C, and its effect on the rounding of the sum: together C·(1 + excess),
+  where `excess` bounds ‖(Ŝ − Ŝ′) − (S − S′)‖/C for the arithmetic in use (steps 3 and 4);
+* rounding to the grid: because |rint a − rint b| ≤ |a − b| + 1, each dense coordinate moves by at most 1 more. Each
+  coordinate that is rounded separately for one example (rows of a table) moves by at most ½ more (step 5).
 
 In units that is 2²⁶/(σ(1 + η))·(1 + excess) + √(dense + scattered/4), which is at most 2²⁶/σ if
 
@@ -31,47 +31,47 @@ from ballsbins.noise import SCALE
 
 UNIT_ROUNDOFF = 2.0**-53  # of float64
 UNIT_ROUNDOFF_32 = 2.0**-24
-# Norms are roots of sums of squares of float32 values in float64, all terms at least 0: their relative error is
-# below γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, and a few roundings. Clipping to so much less than C keeps the true norm
-# within C (step 3).
+# A norm is the root of a float64 sum of squares of float32 values, all at least 0. Its relative error is below
+# γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, plus a few roundings. Clipping to C·(1 − margin) keeps the true norm within C
+# (step 3).
 CLIP_MARGIN = 1e-7
 _MOST_COORDINATES = 10**9
-_SPARE = 1e-12  # for the rounding of η and unit themselves
+_SPARE = 1e-12  # covers the rounding of η and unit themselves
 _LARGEST = 2.0**52  # |k + r| must be exact in float64
 _LARGEST_ETA = 0.5
 _SMALLEST_UNIT, _LARGEST_UNIT = (
     2.0**-80,
     2.0**80,
-)  # so far from where float32 underflows that it moves k by less than 1
+)  # far enough from float32 underflow that it moves k by less than 1
 
 
 def gamma(count: int, roundoff: float) -> float:
-    """γ_n = n·u/(1 − n·u): what n roundings change at most, relatively."""
+    """γ_n = n·u/(1 − n·u): the largest relative error of n roundings."""
     product = count * roundoff
     return product / (1.0 - product) if product < 1.0 else math.inf
 
 
 def excess_of(rows: int, roundoff: float = UNIT_ROUNDOFF) -> float:
-    """What summing `rows` contributions in any order, with or without fused multiply-adds, adds to sensitivity.
+    """How much summing `rows` contributions adds to sensitivity, in any order, with or without fused multiply-adds.
 
     |Ŝ − S| ≤ γ_n·Σ|aᵢ||vᵢ| in every entry, so ‖Ŝ − S‖ ≤ γ_n·n·C by Minkowski's inequality, for both neighbours. The
-    division by the unit rounds once more: 4n·u. If sums of chunks are added up, `rows` is the size of a chunk: all
-    chunks but that of the example have the same bits.
+    division by the unit rounds once more: 4n·u. If sums of chunks are added up, `rows` is the size of a chunk,
+    because all chunks except the example's have the same bits.
     """
     return 2.0 * rows * gamma(rows, roundoff) + 4.0 * rows * UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The unit of a run and what it accounts for.
+    """The unit of a run and the errors that it covers.
 
     Attributes:
         noise_multiplier: σ, as stated and accounted for.
         clip_norm: C.
-        rows: the most examples of a step.
-        excess: what the arithmetic of the sums adds to sensitivity, in units of C: `excess_of`.
-        dense: how many coordinates of the sum are rounded once for all examples.
-        scattered: how many coordinates of one example are rounded by themselves before they are added as integers.
+        rows: the largest number of examples in a step.
+        excess: what the arithmetic of the sums adds to the sensitivity, in units of C: `excess_of`.
+        dense: the number of coordinates of the sum that are rounded once for all examples.
+        scattered: the number of coordinates of one example that are rounded separately and then added as integers.
     """
 
     noise_multiplier: float
@@ -82,7 +82,7 @@ class Grid:
     scattered: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be covered, with the numbers."""
+        """Refuse settings that cannot be covered, and give the numbers."""
         advice = (
             "Without noise there is no grid, and nothing can be claimed: state a noise multiplier above 0."
         )
@@ -120,12 +120,12 @@ class Grid:
 
     @staticmethod
     def most_rows(noise_multiplier: float) -> int:
-        """The most examples of a step whose sum cannot overflow."""
+        """The largest number of examples in a step whose sum cannot overflow."""
         return int(_LARGEST * noise_multiplier / SCALE / 2.0)
 
     @cached_property
     def eta(self) -> float:
-        """η: how much more noise is added than σ·C, so that roundings are covered."""
+        """η: the relative amount of noise added beyond σ·C, to cover rounding."""
         rho = self.noise_multiplier * math.sqrt(self.dense + self.scattered / 4.0) / SCALE
         return (self.excess + rho) / (1.0 - rho) + _SPARE if rho < 1.0 else math.inf
 
@@ -136,5 +136,5 @@ class Grid:
 
     @property
     def clip_limit(self) -> float:
-        """What computed norms are clipped to, so that true norms are within the clip norm."""
+        """The limit for computed norms that keeps the true norms within the clip norm."""
         return self.clip_norm * (1.0 - CLIP_MARGIN)

@@ -1,4 +1,4 @@
-"""Our mechanisms for users of jax_privacy: its batch selection, and the plan that its training loops expect.
+"""Our mechanisms for users of jax_privacy: a batch selection strategy, and the plan that its training loops expect.
 
     plan = execution_plan(mechanism, num_examples=n, clip_norm=1.0, key=key)
     gradient = jax.jit(plan.clipped_grad(loss))                # sum of clipped gradients / (n/T)
@@ -8,13 +8,14 @@
         noisy, state = plan.noise_addition_transform.update(mean, state)
 
 The noise is exact (`ballsbins.noise`): integers, drawn on the host from the run's key and added there to the
-gradient in units of a grid. It arrives in a compiled function by an ordered host callback, so the state of the
-transform holds nothing but the number of the step: no key, no generator. A state that was used before gives NaN,
-never the same noise twice. Clipping and sums are jax_privacy's own, in float32, and divided before the noise sees
-them: they are not covered by the guarantee for floating point, and `plan_card` says so.
+gradient in units of a grid. A compiled function gets it through an ordered host callback, so the state of the
+transform holds only the step number: no key and no generator. A state that was used before gives NaN, never the same
+noise twice. Clipping and sums are jax_privacy's own, in float32, and the sums are divided before noise is added. The
+guarantee for floating point does not cover them, and `plan_card` says so.
 
-The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.MechanismAccountant` knows. The sampler
-`BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless `redraw=False`.
+The event of the plan is a `MechanismDpEvent`, which `ballsbins.dp_events.MechanismAccountant` can account for. The
+sampler `BallsInBinsSampling` of jax_privacy keeps the same bins in all epochs; ours draws new ones unless
+`redraw=False`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ballsbins.samplers.key import SEED_RUN
 from ballsbins.training.grid import Grid
 from ballsbins.training.jax.machine_check import device_name
 
-# Version 2.2 moved it to the top level.
+# Version 2.2 of jax_privacy moved this module to the top level.
 PLACES = ("jax_privacy.execution_plan", "jax_privacy.experimental.execution_plan")
 
 try:
@@ -55,7 +56,7 @@ except ImportError as missing:
 
 
 def _plan_class(modules: Sequence[str] = PLACES) -> Any:
-    """DPExecutionPlan, wherever the installed jax_privacy has it."""
+    """Find DPExecutionPlan in the installed version of jax_privacy."""
     for name in modules:
         if find_spec(name) is not None:
             return import_module(name).DPExecutionPlan
@@ -73,8 +74,8 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
     """The batches of all steps of a mechanism, as arrays of indices.
 
     Formal guarantees of `batch_iterator`: those of the mechanism's sampler, in every epoch; exactly
-    `mechanism.total_steps` − `start` batches, empty ones too. Where the size of batches is fixed (the sampler has
-    `max_batch_size`, or `padded_to` is given) every array has that length, filled up with −1 at the end.
+    `mechanism.total_steps` − `start` batches, including empty ones. If the batch size is fixed (the sampler has
+    `max_batch_size`, or `padded_to` is given), every array has that length, filled up with −1 at the end.
     """
 
     mechanism: Mechanism
@@ -89,17 +90,17 @@ class MechanismBatches(batch_selection.BatchSelectionStrategy):  # type: ignore[
 
     @property
     def run(self) -> str | None:
-        """The public id of the run, to be saved for resuming it."""
+        """The public id of the run; save it to resume the run."""
         return self.key.run
 
     @property
     def size(self) -> int | None:
-        """The length of every batch, padding included; None where they vary."""
+        """The length of every batch, including padding; None if lengths vary."""
         size: int | None = self.padded_to or self.mechanism.sampler.max_batch_size
         return size
 
     def batch_iterator(self, num_examples: int, rng: None = None) -> Iterator[NDArray[Any]]:
-        """Give the batches from step `start` on. They follow from the key, so there is no generator to give."""
+        """Iterate over the batches from step `start` on. They follow from the key, so `rng` must be None."""
         if rng is not None:
             advice = "The batches follow from the key of this strategy: leave rng out."
             raise InvalidInputError("rng", "a generator", "None", advice)
@@ -127,16 +128,16 @@ def execution_plan(
     padded_to: int | None = None,
     start: int = 0,
 ) -> Any:
-    """Make jax_privacy's DPExecutionPlan of a mechanism: clipped gradients, batches, noise and event in one.
+    """Make jax_privacy's DPExecutionPlan for a mechanism: clipped gradients, batches, noise and event in one.
 
-    Gradients are divided by the public n/T, and the noise is scaled to that. The state of the noise is the number
-    of the step. Every plan draws noise of its own, so no two share it; with a seed all repeats. To resume, give
-    `key=key.for_run(run)`, where `run` is `plan.batch_selection_strategy.run` of the run that was stopped, and the
-    steps already taken as `start`: batches go on from there, with fresh noise.
+    Gradients are divided by the public n/T, and the noise is scaled accordingly. The state of the noise is the step
+    number. Every plan draws its own noise, so no two plans share it; with a seed, everything repeats. To resume, give
+    `key=key.for_run(run)`, where `run` is `plan.batch_selection_strategy.run` of the stopped run, and pass the number
+    of steps already taken as `start`: batches continue from there, with fresh noise.
 
-    Where batches are padded, gradients without `is_padding_example` are refused: the padding would be the last
-    example of the data, many times. After the last step of the mechanism, and for a state that was used before, the
-    noise transform gives no numbers (NaN): a compiled function cannot raise.
+    If batches are padded, gradients without `is_padding_example` are refused, because index −1 would repeat the last
+    example of the data many times. After the last step of the mechanism, and for a state that was used before, the
+    noise transform returns NaN, because a compiled function cannot raise an error.
 
     Args:
         mechanism: sampler, noise multiplier and epochs.
@@ -151,7 +152,7 @@ def execution_plan(
 
     Raises:
         InvalidInputError: an argument is out of its range.
-        RunError: the noise that is computed on this machine is wrong.
+        RunError: this machine computes wrong noise.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -177,13 +178,13 @@ def execution_plan(
             raise InvalidInputError("the sensitivity of this gradient", made.l2_norm_bound, bound, advice)
         if batches.size is None:
             return made
-        function = fields(made)[0].name  # versions call it by different names
+        function = fields(made)[0].name  # its name differs between versions
         return replace(made, **{function: _told_of_padding(getattr(made, function))})
 
     noise = _exact_noise(
         mechanism, clip, expected, min(count, Grid.most_rows(mechanism.noise_multiplier)), batches
     )
-    # Later versions name the adjacency: ours is zero-out, which dp_accounting calls REPLACE_SPECIAL.
+    # Later versions ask for the adjacency: ours is zero-out, which dp_accounting calls REPLACE_SPECIAL.
     named = {each.name for each in fields(DPExecutionPlan)} & {"neighboring_relation"}
     rest = dict.fromkeys(named, NeighboringRelation.REPLACE_SPECIAL)
     return DPExecutionPlan(clipped_grad, batches, noise, MechanismDpEvent(mechanism), **rest)
@@ -199,12 +200,12 @@ def plan_card(
     metrics: Mapping[str, Any] | None = None,
     not_covered: Sequence[str] = (),
 ) -> Card:
-    """Write the card of a run with a plan of `execution_plan`, after so many steps in all.
+    """Make the card of a run with a plan of `execution_plan`, after `steps_taken` steps in total.
 
     Args:
         plan: the execution plan.
         delta: δ of the claim, strictly between 0 and 1.
-        steps_taken: all steps of the run, those before `start` included.
+        steps_taken: the total number of steps of the run, including those before `start`.
         num_examples: as given to `execution_plan`.
         clip_norm: as given to `execution_plan`.
         metrics: free JSON.
@@ -256,21 +257,21 @@ def _told_of_padding(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Host:
-    """What the callback knows: the run's key, a nonce, and which step is next. Nothing of it is in the state."""
+    """The callback's own data: the run's key, a nonce, and the next step. None of it is in the transform's state."""
 
     def __init__(self, grid: Grid, key: Key, expected: float, first: int, steps: int) -> None:
         self._grid, self._key, self._expected = grid, key, expected
         self._next, self._steps = first, steps
-        # A fresh one for every plan: two plans with one run, as after a crash, never share noise. A seed repeats.
+        # Every plan gets a fresh nonce, so two plans of one run, as after a crash, never share noise. A seed repeats.
         self._nonce = secrets.token_hex(16) if key.is_secret else f"{SEED_RUN} {first}"
 
     def add(self, step: Any, *gradients: Any) -> list[NDArray[Any]]:
-        """Add the noise of a step; nothing but NaN for a step that had its noise, or that the mechanism has not."""
+        """Add the noise of a step; return NaN if the step already had its noise or is beyond the mechanism's last."""
         number, leaves = int(step), [np.asarray(leaf) for leaf in gradients]
         if not self._next <= number < self._steps:
             return [np.full_like(leaf, np.nan) for leaf in leaves]
         self._next = number + 1
-        # JAX must not be called from within a callback, so not XLA
+        # A callback must not call JAX, so the XLA executor cannot be used here.
         drawn = rounded_normals(
             self._key,
             ("jax_privacy noise", self._nonce, number),
@@ -287,7 +288,7 @@ class _Host:
 
 
 def require_precise(leaves: Sequence[Any], what: str) -> None:
-    """Refuse types of 16 bits."""
+    """Refuse types with fewer than 32 bits: they round gradients too coarsely."""
     for leaf in leaves:
         if leaf.dtype not in (np.float32, np.float64):
             raise InvalidInputError(
@@ -303,14 +304,14 @@ def _exact_noise(
     hosts: dict[int, _Host] = {}
 
     def host_for(size: int) -> _Host:
-        """One for all traces of the update: it remembers which steps had their noise."""
+        """Return one host for all traces of the update, because it remembers which steps had their noise."""
         if size not in hosts:
             if hosts:
                 advice = "A plan is for one model: make another plan for another."
                 raise InvalidInputError(
                     "the number of gradient entries", size, f"{next(iter(hosts))}", advice
                 )
-            # Sums are not covered, but their rounding to the grid is.
+            # The grid covers the rounding of sums to the grid, but not the sums themselves.
             grid = Grid(mechanism.noise_multiplier, clip, rows, 0.0, size)
             hosts[size] = _Host(grid, batches.key, expected, batches.start, mechanism.total_steps)
         return hosts[size]

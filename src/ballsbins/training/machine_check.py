@@ -1,4 +1,4 @@
-"""What the test of a machine found, in JAX or in PyTorch, and what of the machine may change the bits of a sum."""
+"""The result of testing a machine, in JAX or PyTorch, and facts of the machine that may change the bits of a sum."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ballsbins import __version__
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """What the test of a machine found."""
+    """The result of testing a machine."""
 
     device: str
     row_local: bool
     reproducible: bool
-    precise: bool = True  # sums are within their error bound, and leave out what is not finite
+    precise: bool = True  # sums are within their error bound and leave out values that are not finite
 
     @property
     def on_cpu(self) -> bool:
-        """Whether sums are computed where this was designed and tested; other devices are outside the guarantee."""
+        """Whether sums are computed on the CPU, where this was tested; other devices are outside the guarantee."""
         return self.device.startswith("cpu")
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What keeps floating point from being covered, in words."""
+        """The reasons why floating point is not covered, in words."""
         found = []
         if not self.on_cpu:
             found.append(f"sums are computed on {self.device}, where they have not been tested")
@@ -43,9 +43,9 @@ class MachineCheck:
 
 
 def software(names: Iterable[str], flags: Iterable[str]) -> dict[str, str]:
-    """Return the versions of the libraries that add, and the flags that the environment has for them.
+    """Return the versions of the libraries that compute sums, and their flags in the environment.
 
-    Each of them may change the order in which a sum is added up, and so its last bits.
+    Each of them may change the order of the additions in a sum, and so its last bits.
     """
     versions = {name: metadata.version(name) for name in names if find_spec(name)}
     chosen = {name: os.environ[name] for name in flags if name in os.environ}
@@ -54,7 +54,7 @@ def software(names: Iterable[str], flags: Iterable[str]) -> dict[str, str]:
 
 @cache
 def processor() -> str:
-    """The instruction sets of the processor, by which libraries choose their loops."""
+    """Identify the processor and its instruction sets, by which libraries choose their loops."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

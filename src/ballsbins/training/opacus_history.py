@@ -1,4 +1,4 @@
-"""What an Opacus checkpoint says was run, read without running any code that the file may hold."""
+"""Read the history of a run from an Opacus checkpoint, without running any code that the file may hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OTHERWISE = "Or state the run yourself: --noise-multiplier, --steps and --epoch
 
 @dataclass(frozen=True)
 class History:
-    """σ, sample rate and number of steps, as an Opacus accountant counted them; and the mechanism, if it knew it."""
+    """σ, sample rate and number of steps, as counted by an Opacus accountant, and the mechanism if it is known."""
 
     accountant: str
     noise_multiplier: float
@@ -61,13 +61,13 @@ def _load(path: Path) -> Any:
     try:
         # weights_only: plain data and tensors. Anything else in a pickle could run code.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of files that end with an error below
+            warnings.simplefilter("ignore")  # warnings about files that cause an error below
             return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DataError(f"There is no file {str(path)!r}. Check the path. {_OTHERWISE}") from None
     except OSError as error:
         raise DataError(f"{str(path)!r} cannot be read ({error.strerror or error}). {_OTHERWISE}") from None
-    except Exception as error:  # torch raises what pickle, zipfile and itself raise
+    except Exception as error:  # torch passes on errors of pickle and zipfile, and raises its own
         raise DataError(
             f"{str(path)!r} is not a checkpoint of plain data ({type(error).__name__}), and is not loaded otherwise: "
             "a pickle can run any code. Save the accountant alone where the file is trusted, with "
@@ -97,7 +97,7 @@ def _mechanism_as_run(state: Mapping[str, Any], steps: int, path: Path) -> Mecha
 
 
 def steps_an_epoch(sample_rate: float) -> int:
-    """T, from Opacus' sample rate 1/T; a rate that is not such a fraction is refused, not rounded."""
+    """T, from Opacus' sample rate 1/T; a rate that is not of the form 1/T is refused, not rounded."""
     rate = _check.real(
         "the sample rate of this checkpoint", sample_rate, 0.0, 1.0, open_left=True, advice=_OTHERWISE
     )

@@ -1,7 +1,7 @@
-"""A sweep of many runs that can be killed at any time and continued: its results, one JSON line each.
+"""The results of a sweep of many runs, one JSON line each; a sweep can be killed at any time and continued.
 
-A line is appended by one write and is on disk before the next run begins. What a kill may leave is half a line at the
-end, which is dropped on reading; that run is done again.
+Each line is appended in one write and is on disk before the next run begins. A kill may leave a partial line at the
+end. Reading drops it, and that run is repeated.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ballsbins.errors import InvalidInputError
 
 
 class SweepLog:
-    """The results so far, by setting. The first line says what the sweep is about: another one is refused."""
+    """The results so far, by setting. The first line describes the sweep; a file of another sweep is refused."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Read what is there, or begin."""
+        """Read an existing file, or begin a new one."""
         self._path, self._found = path, dict[str, dict[str, Any]]()
         lines = self._whole_lines()
         if not lines:
@@ -33,7 +33,7 @@ class SweepLog:
             self._found[_name(line["setting"])] = line["result"]
 
     def __len__(self) -> int:
-        """Count the runs that are done."""
+        """Count the finished runs."""
         return len(self._found)
 
     def get(self, setting: Mapping[str, Any]) -> dict[str, Any] | None:

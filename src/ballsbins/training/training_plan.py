@@ -1,4 +1,4 @@
-"""A run of training before it starts: its batches, noise, clip norm, learning rate and network, all public."""
+"""The public plan of a training run: its batches, noise, clip norm, learning rate and network."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ballsbins.samplers import Sampler
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What is to be run: batches, noise, clip norm, learning rate and network, all public.
+    """The public plan of a run: batches, noise, clip norm, learning rate and network.
 
-    Without noise (`noise_multiplier` 0) it is not private, and without `clip_norm` it is plain SGD. The learning rate
-    falls along a cosine from `learning_rate` to 0 over all steps.
+    A plan without noise (`noise_multiplier` 0) is not private, and one without `clip_norm` is plain SGD. The learning
+    rate falls along a cosine from `learning_rate` to 0 over all steps.
 
     Args:
         sampler: how batches are drawn. Batches of balls-and-bins and Poisson vary in size, so their sampler needs
             `max_batch_size`: `largest_batch.limited` finds it.
-        epochs: how often the data is passed.
-        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm; 0 is without privacy.
-        clip_norm: C, the largest norm of one example's gradient; needed with noise.
-        learning_rate: Adam's, at the first step.
-        embedding_dim: the length of the vector of a category.
+        epochs: number of passes over the data.
+        noise_multiplier: σ, the standard deviation of the noise divided by the clip norm; 0 means no privacy.
+        clip_norm: C, the largest norm of one example's gradient; required with noise.
+        learning_rate: Adam's learning rate at the first step.
+        embedding_dim: the length of a category's embedding vector.
         hidden: the widths of the hidden layers.
 
     Example:
@@ -81,7 +81,7 @@ class TrainingPlan:
         """Make the plan to run a mechanism.
 
         Args:
-            mechanism: what to run: whole epochs.
+            mechanism: the mechanism to run, with whole epochs only.
             clip_norm: C, the largest norm of one example's gradient.
             rest: the learning rate and the widths of the network.
 
@@ -102,29 +102,29 @@ class TrainingPlan:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What this plan runs; None without noise, where no ε can be stated."""
+        """The mechanism of this plan; None without noise, because then no ε can be stated."""
         return self.after(self.total_steps)
 
     @property
     def total_steps(self) -> int:
-        """All steps, over all epochs."""
+        """The number of steps over all epochs."""
         return self.epochs * self.sampler.steps
 
     def after(self, steps: int) -> Mechanism | None:
-        """Give what has been run after so many steps.
+        """Return the mechanism as run after a number of steps.
 
         Args:
-            steps: all steps taken, over all epochs.
+            steps: the number of steps taken, over all epochs.
 
         Returns:
-            The mechanism that answers for them; None before the first step, and without noise.
+            The mechanism that accounts for these steps; None before the first step, and without noise.
         """
         if self.noise_multiplier == 0.0 or steps == 0:
             return None
         return Mechanism(self.sampler, self.noise_multiplier).after(steps)
 
     def batch_shape(self, num_examples: int) -> int:
-        """Give the number of rows of every batch, padding included: a public number.
+        """Return the public number of rows of every batch, including padding.
 
         Args:
             num_examples: n, the number of training examples, at least one per step.
@@ -143,7 +143,7 @@ class TrainingPlan:
         return min(largest, num_examples)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the plan as plain data.
+        """Return the plan as plain data.
 
         Returns:
             Fields ready for JSON.
@@ -152,9 +152,9 @@ class TrainingPlan:
         return plain | {"sampler": self.sampler.to_dict(), "hidden": list(self.hidden)}
 
     def facts(self, features: Features, num_examples: int) -> dict[str, Any]:
-        """Collect all public facts that decide what is computed, apart from the data.
+        """Collect all public facts that determine the computation, apart from the data.
 
-        No hash of the data is among them: it would be a release of the data without noise.
+        They contain no hash of the data, because that would release information about the data without noise.
 
         Args:
             features: the names of the features.
@@ -172,5 +172,5 @@ class TrainingPlan:
 
 
 def digest(facts: Mapping[str, Any]) -> bytes:
-    """Tell runs apart by their public facts."""
+    """Hash the public facts of a run, to distinguish runs."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, allow_nan=False).encode()).digest()
