@@ -1,4 +1,4 @@
-"""Training in JAX on the batches of a Mechanism: `train`."""
+"""Train in JAX on the batches of a Mechanism: `train`."""
 
 from ballsbins import _extras
 

@@ -1,4 +1,4 @@
-"""Batches of a fixed shape for the steps of a run, from memory or from the files of an engine."""
+"""Batches of a fixed shape for the steps of a run, from memory or from files that an engine wrote."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ballsbins.training.jax.noise_binding import data_tag
 
 
 class Feed(Protocol):
-    """What training needs of data: all batches of an epoch from a step on, and a way to notice that data changed."""
+    """The data interface of training: the batches of an epoch from any step on, and a tag to detect changed data."""
 
-    same_in_all_epochs: bool  # whether every epoch reads the same data, or files of its own
+    same_in_all_epochs: bool  # whether every epoch reads the same data, not separate files
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Give the batches of steps start, start + 1, …, each padded to the fixed shape."""
+        """Iterate over the batches of steps start, start + 1, …, each padded to the fixed shape."""
 
     def data_tag(self, epoch: int) -> bytes:
         """A hash, under the run's key, of all data that the epoch reads; as secret as the data."""
@@ -48,7 +48,7 @@ class FromMemory:
             yield padded(self._examples.take(indices), self._shape)
 
     def data_tag(self, epoch: int) -> bytes:
-        """All examples are at hand in every epoch."""
+        """The tag of all examples, which is the same in every epoch."""
         return self._data_tag
 
     @cached_property
@@ -58,14 +58,14 @@ class FromMemory:
 
 
 class FromFiles:
-    """Batches that an engine has written, in the order that the sampler gives."""
+    """Batches that an engine wrote to files, in the order of the sampler."""
 
     same_in_all_epochs = False
 
     def __init__(
         self, files: BatchFiles, features: Features, num_examples: int, sampler: Sampler, key: Key, shape: int
     ) -> None:
-        """Refuse files that were built for anything else than this run."""
+        """Refuse files that were not built for this run."""
         manifest = files.manifest
         if manifest.sampler != sampler:
             advice = "Train as the batches were built, or build them for this run with: ballsbins build"
@@ -93,11 +93,11 @@ class FromFiles:
             yield padded(self._examples(batch, rows), self._shape)
 
     def data_tag(self, epoch: int) -> bytes:
-        """The bytes of the files of the epoch."""
+        """The tag of the bytes of the epoch's files."""
         return data_tag(self._key, (path.read_bytes() for path in self._files.paths(epoch)))
 
     def _examples(self, batch: dict[str, NDArray[Any]], rows: int) -> Examples:
-        """The real rows of a batch as arrays, checked."""
+        """Return the real rows of a batch as checked arrays, without padding."""
         if WEIGHT_COLUMN in self._columns:
             real = batch[WEIGHT_COLUMN] > 0
             batch, rows = {name: values[real] for name, values in batch.items()}, int(real.sum())
@@ -115,7 +115,7 @@ class FromFiles:
 
 
 def padded(examples: Examples, rows: int) -> Batch:
-    """Fill examples up to so many rows with zeros of weight 0."""
+    """Pad examples to `rows` rows with zeros of weight 0."""
     if len(examples) > rows:
         raise DataError(
             "A batch of the batch files is larger than the sampler's largest batch. Build them again."

@@ -1,8 +1,8 @@
-"""Arrays with a header of public facts in one file, written so that a crash leaves the old file or the new one.
+"""Arrays with a header of public facts in one file, written so that a crash leaves either the old or the new file.
 
-A checkpoint holds the parameters, Adam's moments and the number of steps: all of it follows from noisy gradients and
-may be seen by anybody. The key is not there, only its commitment, and no generator's state: batches and noise follow
-from the key and the step.
+A checkpoint holds the parameters, Adam's moments and the number of steps. All of these follow from noisy gradients,
+so anybody may see them. It holds the commitment of the key, but not the key, and no generator state, because batches
+and noise follow from the key and the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER = "header"
 
 
 def save(path: Path, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> None:
-    """Write the file whole or not at all, also if the machine stops in between."""
+    """Write the whole file or nothing, even if the machine stops in between."""
     text = json.dumps({"schema": SCHEMA} | dict(header), allow_nan=False)
     named: dict[str, Any] = {f"array_{number:03d}": array for number, array in enumerate(arrays)}
     named[_HEADER] = np.frombuffer(text.encode(), np.uint8)
@@ -52,7 +52,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[NDArray[Any]]]:
 
 
 def load_header(path: Path) -> dict[str, Any]:
-    """Read the header alone, however large the arrays are."""
+    """Read only the header, without loading the arrays."""
     header: dict[str, Any] = _read(path, lambda stored: json.loads(stored[_HEADER].tobytes()))
     _require_schema(header, path)
     return header
@@ -82,7 +82,7 @@ def _require_schema(header: Mapping[str, Any], path: Path) -> None:
 
 
 def require_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    """Raise unless a checkpoint is of the run that is to be continued; name the first fact that differs."""
+    """Raise an error unless a checkpoint belongs to the run to be continued; name the first fact that differs."""
     for name in sorted(set(saved) | set(wanted)):
         before, now = saved.get(name), wanted.get(name)
         if before == now:
@@ -94,6 +94,6 @@ def require_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path
 
 
 def clean(directory: Path) -> None:
-    """Remove what a killed process left half written."""
+    """Remove partial files that a killed process left."""
     for leftover in directory.glob(".*.npz.*"):
         leftover.unlink(missing_ok=True)

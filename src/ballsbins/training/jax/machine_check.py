@@ -1,13 +1,13 @@
-"""Two properties of a machine that no proof about arithmetic can give, tested bit for bit on the step itself.
+"""Test bit for bit, on the step itself, two properties of a machine that no proof about arithmetic can establish.
 
-*Row-locality*: at a fixed batch shape, what an example adds to the sums depends on that example and the parameters
-only, not on what stands in the other rows. All rows but one get weight 0, so that one example makes up the whole
-sum; then the other rows are filled with something else, and the sum must keep all its bits.
+*Row-locality*: at a fixed batch shape, what an example adds to the sums depends only on that example and the
+parameters, not on the content of the other rows. All rows except one get weight 0, so that one example makes up the
+whole sum. Then the test replaces the other rows, and the sum must keep all its bits.
 
 *Reproducibility*: the same step, taken twice, gives the same bits.
 
-And two that a compiler's flags can take away, such as fast-math: products are within their error bound of those in
-float64, and an example with an infinite value adds nothing and is reported.
+The test also checks two properties that compiler flags such as fast-math can break: products are within their error
+bound of those in float64, and an example with an infinite value adds nothing and is reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
     """Test the private step of a model on batches of this shape; takes as long as about ten steps."""
     grid = grid_of(model, 1.0, 1.0, rows)
     scalars = Scalars(np.float32(1e-3), np.float64(1.0), np.float64(grid.unit), np.float64(rows))
-    silence = np.zeros(model.num_parameters, np.int32)  # without noise nothing hides the last bits
+    silence = np.zeros(model.num_parameters, np.int32)  # no noise, so that the last bits stay visible
 
     def step(given: Batch, finite: bool = True) -> list[Any]:
         state, watched = private_step(
@@ -47,7 +47,7 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
         seen.append(bool(watched.finite) == finite)
         return [np.asarray(leaf) for leaf in jax.tree.leaves(state.optimizer)]
 
-    seen: list[bool] = []  # whether each step was said to be finite where it is, and only there
+    seen: list[bool] = []  # for each step, whether `finite` was reported correctly
     rng = np.random.default_rng(seed)
     full = _filled(model, rng, rows)
     reproducible = _same(step(full), step(full))
@@ -69,7 +69,7 @@ def check_step(model: Model, parameters: Parameters, rows: int, seed: int = 0) -
 
 
 def _precise(rng: np.random.Generator, rows: int) -> bool:
-    """Whether a product is within γ of that in float64, entry by entry (step 4 of docs/floating_point.md)."""
+    """Whether a product is within γ of the float64 product in each entry (step 4 of docs/floating_point.md)."""
     a, v = (rng.normal(size=(rows, _WIDTH)).astype(np.float32) for _ in range(2))
     with jax.enable_x64(True):
         found = np.asarray(jax.jit(chunked_product)(a, v))
@@ -81,7 +81,7 @@ def _precise(rng: np.random.Generator, rows: int) -> bool:
 
 
 def device_name() -> str:
-    """Where JAX computes: "cpu", or the platform with the kind of the device."""
+    """The device of JAX: "cpu", or the platform with the kind of the device."""
     device = jax.devices()[0]
     return device.platform if device.platform == "cpu" else f"{device.platform} ({device.device_kind})"
 
@@ -95,7 +95,7 @@ def _filled(model: Model, rng: np.random.Generator, rows: int, scale: float = 1.
 
 
 def _with_row(mine: Any, others: Any, row: int) -> Any:
-    """What stands in the other rows, and in one row what is mine."""
+    """Return `others` with one row replaced by that of `mine`."""
     mixed = others.copy()
     mixed[row] = mine[row]
     return mixed

@@ -1,7 +1,7 @@
 """The paper's network (appendix C): embeddings, log-transformed integers, dense layers with ReLU, one logit.
 
-All tables stand in one matrix, one below the other: a category's ids are moved by the number of rows above its own.
-So there is one lookup and one sum into rows for all categories, and rows of different categories never meet.
+All tables are stacked in one matrix: the ids of a category are shifted by the number of rows above its table. So one
+lookup and one sum into rows serve all categories, and rows of different categories never mix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ballsbins.errors import InvalidInputError
 from ballsbins.noise import SCALE, rounded_normals
 from ballsbins.samplers import Key
 
-EMBEDDING_DIM, HIDDEN = 48, (598, 598, 598)  # the paper's
+EMBEDDING_DIM, HIDDEN = 48, (598, 598, 598)  # the paper's values
 
 
 class Layer(NamedTuple):
@@ -40,16 +40,16 @@ class Parameters(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Examples of a fixed number; where the weight is 0 the row is padding and counts for nothing."""
+    """A fixed number of examples; a row with weight 0 is padding and adds nothing."""
 
-    labels: Any  # float32[B], 0 or 1; of NumPy outside, of JAX within a compiled step
+    labels: Any  # float32[B], 0 or 1; a NumPy array outside, a JAX array within a compiled step
     integers: Any  # float32[B, number of integers]
     categories: Any  # int32[B, number of categories]
     weights: Any  # float32[B], 0 or 1
 
 
 class Activations(NamedTuple):
-    """What enters each dense layer, the rows that were looked up, and the logits."""
+    """The input of each dense layer, the rows that were looked up, and the logits."""
 
     inputs: tuple[jax.Array, ...]
     rows: jax.Array
@@ -58,7 +58,7 @@ class Activations(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """The shape of the network. It is hashable: one compiled step serves all runs of one shape."""
+    """The shape of the network. It is hashable, so one compiled step serves all runs of the same shape."""
 
     num_integers: int
     buckets: tuple[int, ...]
@@ -84,12 +84,12 @@ class Model:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all tables together."""
+        """The total number of rows of all tables."""
         return sum(self.buckets)
 
     @property
     def embedded(self) -> int:
-        """How many inputs of the first layer come from tables; the integers follow them."""
+        """The number of inputs of the first layer that come from tables; the integers follow them."""
         return len(self.buckets) * self.embedding_dim
 
     @property
@@ -118,14 +118,14 @@ class Model:
         return list(zip(self.widths[:-1], self.widths[1:], strict=True))
 
     def zeros(self) -> Parameters:
-        """Parameters that are all 0; under `jax.eval_shape` they cost nothing and tell the shapes."""
+        """Parameters that are all 0; under `jax.eval_shape` they give the shapes at no cost."""
         layers = tuple(Layer(_zeros(a, b), _zeros(b)) for a, b in self._dense)
         return Parameters(_zeros(self.num_rows, self.embedding_dim), layers)
 
     def initial(self, key: Key) -> Parameters:
-        """Draw the parameters to begin with from the key: they do not depend on the data."""
+        """Draw the initial parameters from the key; they do not depend on the data."""
         shapes = [(self.num_rows, self.embedding_dim), *self._dense]
-        # Weights of variance 2 / inputs, for layers with ReLU; embeddings of norm about 1; biases 0.
+        # Weights have variance 2 / inputs, for layers with ReLU; embeddings have norm about 1; biases are 0.
         scales = [1.0 / math.sqrt(self.embedding_dim), *(math.sqrt(2.0 / a) for a, _ in self._dense)]
         table, *weights = (
             jnp.asarray(_drawn(key, number, shape, scale))
@@ -134,7 +134,7 @@ class Model:
         return Parameters(table, tuple(Layer(weight, _zeros(weight.shape[1])) for weight in weights))
 
     def forward(self, parameters: Parameters, batch: Batch) -> Activations:
-        """Compute the logits, and keep what the gradients need."""
+        """Compute the logits, and keep the values that gradients need."""
         rows = batch.categories + self.offsets
         a = batch.integers
         if self.buckets:
@@ -150,12 +150,12 @@ class Model:
 
 
 def _zeros(*shape: int) -> jax.Array:
-    """Zeros of float32, whatever JAX is set to."""
+    """Zeros in float32, regardless of JAX's settings."""
     return jnp.zeros(shape, jnp.float32)
 
 
 def _drawn(key: Key, number: int, shape: tuple[int, int], scale: float) -> NDArray[np.float32]:
-    """Normal values of some standard deviation, rounded to float32: they depend on the key alone."""
+    """Normal values with standard deviation `scale`, rounded to float32; they depend only on the key."""
     drawn = rounded_normals(key, ("initial parameters", number), math.prod(shape))
     return np.multiply(drawn, scale / SCALE, dtype=np.float64).astype(np.float32).reshape(shape)
 

@@ -1,26 +1,25 @@
 """What the noise of a trainer that owns its data is bound to, so that no two sums ever share noise.
 
 The adversary sees all models of all continuations of a run. If two sums got the same noise, their difference would
-show both without any. So the noise of a step follows from the run's key *and* from everything that decides the
-sums:
+be revealed without any noise. So the noise of a step follows from the run's key *and* from everything that determines
+the sums:
 
 * a keyed hash of the training data of the epoch;
-* the model and the optimizer's state at the beginning of the epoch, which are public, and in which all that was
-  changed earlier shows;
+* the model and the optimizer's state at the beginning of the epoch, which are public and reflect all earlier changes;
 * the plan, the features and the number of examples;
 * the versions of the libraries, the processor, the number of threads and the compiler's flags;
-* a branch: empty, or a fresh random number where somebody chose to go on after a change.
+* a branch: empty, or a fresh random number if somebody chose to continue after a change.
 
-Whatever changes, all noise is independent of what it was. If nothing changes, a run that was killed repeats its steps
-bit for bit, which releases nothing new, provided that sums are bit-reproducible: that is tested at every start, and
-where it fails a fresh branch is taken.
+If any of these changes, all noise is independent of the earlier noise. If nothing changes, a killed run repeats its
+steps bit for bit, which releases nothing new. This requires bit-reproducible sums, which are tested at every start;
+if the test fails, the run takes a fresh branch.
 
-A checkpoint carries two seals, codes under the run's key: one of its own content, one of data and machine. They tell
-whether the state is the one that the run wrote and whether it would go on as it was. Each has a random nonce, so
-that seals of two checkpoints show nothing of whether their data are the same. The key's hash of the data itself is
-stored nowhere.
+A checkpoint carries two seals, which are codes under the run's key: one of its own content, one of data and machine.
+They show whether the run wrote this state and whether it would continue unchanged. The seals contain a random nonce,
+so the seals of two checkpoints do not reveal whether their data are the same. The keyed hash of the data is never
+stored.
 
-A plain seed, for experiments that others repeat, binds noise to the plan alone.
+A plain seed binds noise only to the plan, so that others can repeat an experiment.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from ballsbins.training.machine_check import processor, software
 from ballsbins.training.training_plan import digest
 
 _FLAGS = ("XLA_FLAGS", "NPROC")
-# Read from JAX itself: they can be set by the environment or in Python.
+# These are read from JAX itself, because they can be set in the environment or in Python.
 _SETTINGS = (
     "jax_disable_jit", "jax_enable_x64", "jax_default_matmul_precision", "jax_disable_most_optimizations",
     "jax_numpy_dtype_promotion",
@@ -56,13 +55,13 @@ def data_tag(key: Key, parts: Iterable[Any]) -> bytes:
     for part in parts:
         view = memoryview(part)
         found.update(view.nbytes.to_bytes(8, "little"))
-        if view.nbytes:  # a data set may have no categories, and nothing cannot be cast
+        if view.nbytes:  # a data set may have no categories, and an empty view cannot be cast
             found.update(view.cast("B"))
     return found.digest()
 
 
 def machine_facts() -> Mapping[str, str]:
-    """What may change the bits of a sum though data and plan are the same; public."""
+    """Public facts that may change the bits of a sum even if data and plan are the same."""
     device = jax.devices()[0]
     settings = {name: str(getattr(jax.config, name)) for name in _SETTINGS if hasattr(jax.config, name)}
     return software(("jax", "jaxlib", "numpy", "optax"), _FLAGS) | settings | {
@@ -75,7 +74,7 @@ def machine_facts() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Binding:
-    """What one epoch of one run is bound to; makes the domain of its noise and the seals of its checkpoints.
+    """Everything that one epoch of a run is bound to; makes the domain of its noise and the seals of its checkpoints.
 
     Attributes:
         key: the key of the run.
@@ -94,14 +93,14 @@ class Binding:
     branch: str = ""
 
     def noise_domain(self) -> Domain:
-        """The domain of the epoch's noise, to which the number of the step is added."""
+        """The domain of the epoch's noise; the step number is appended to it."""
         if not self.key.is_secret:
             return ("training noise", digest(self.facts))
         public = {"plan": self.facts, "machine": self.machine, "begin": self.begin, "branch": self.branch}
         return ("training noise", digest(public), self.data)
 
     def seals(self, header: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> dict[str, str]:
-        """The codes to be stored with a checkpoint."""
+        """The codes to store with a checkpoint."""
         nonce = secrets.token_hex(16)
         return {"nonce": nonce, "state": self._state(nonce, header, arrays), "data": self._data(nonce)}
 
@@ -113,10 +112,10 @@ class Binding:
         *,
         over: bool,
     ) -> list[str]:
-        """What is not as it was when the checkpoint was written, in words; empty if the run goes on bit for bit.
+        """List in words what changed since the checkpoint was written; empty if the run continues bit for bit.
 
-        Of a run that is `over` only the checkpoint itself is compared: it has no step left that anything could
-        change.
+        If the run is `over`, only the checkpoint itself is compared, because no step is left that a change could
+        affect.
         """
         found = []
         if not hmac.compare_digest(seals["state"], self._state(seals["nonce"], header, arrays)):
@@ -142,7 +141,7 @@ class Binding:
 
 
 def state_digest(arrays: Iterable[NDArray[Any]]) -> str:
-    """Tell public states apart."""
+    """Hash a public state, to distinguish states."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(np.ascontiguousarray(array).data)
@@ -150,5 +149,5 @@ def state_digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def new_branch() -> str:
-    """A fresh public number under which all noise is independent of any other branch's."""
+    """A fresh public random number; its noise is independent of the noise of every other branch."""
     return secrets.token_hex(16)

@@ -1,34 +1,35 @@
 """One step of DP-SGD (the paper's algorithm DP-SGD_G) with Adam: clip, sum, add noise, and step.
 
-**Clipping** sums clipped per-example gradients without forming any of them, in arithmetic whose error is known. One
-backward pass gives, for every example, the signal g at the output of each layer: the gradient of its loss there.
-The example's gradient of a dense layer with input a is the outer product of a and g, and g for the bias, so its
-squared norm is (‖a‖² + 1)·‖g‖². Of a table it is g in the row that was looked up; each category has rows of its own
-and is looked up once, so the squared norms add up to ‖g‖². Those give the norm of the whole gradient and the factor
-min(1, C/norm). The signals are scaled by it, and each weight's gradient is then formed once, for the whole batch:
+**Clipping** sums clipped per-example gradients without forming any of them, in arithmetic with a known error bound.
+One backward pass gives, for every example, the signal g at the output of each layer: the gradient of its loss there.
+For a dense layer with input a, the example's gradient is the outer product of a and g for the weight, and g for the
+bias, so its squared norm is (‖a‖² + 1)·‖g‖². For a table, it is g in the row that was looked up. Each category has
+its own rows and is looked up once, so these squared norms add up to ‖g‖². Together they give the norm of the whole
+gradient and the factor min(1, C/norm). The signals are scaled by this factor, and each weight's gradient is then
+formed once, for the whole batch:
 
     Σᵢ min(1, C/normᵢ)·∇ᵢ  =  aᵀ·(factor · g)
 
-That is the arithmetic of a plain gradient, with memory for batch × activations, never batch × parameters.
+This costs as much arithmetic as a plain gradient, with memory for batch × activations, never batch × parameters.
 
-**Floating point** (steps 2 to 5 of docs/floating_point.md). Activations and signals are float32, and whatever
-rounding they have is the example's own. Everything after them has an error bound:
+**Floating point** (steps 2 to 5 of docs/floating_point.md). Activations and signals are float32; their rounding
+errors depend only on the example itself. Everything after them has an error bound:
 
 * norms are float64 sums of squares of float32 values: squares are exact there, and neither under- nor overflow;
 * products aᵀ·v are float32 in chunks of CHUNK rows, added up in float64: an example moves the chunk it is in by at
   most C·(1 + excess_of(CHUNK)), and no other;
 * contributions to rows of a table are rounded to the grid one by one and added as integers: exact in any order.
 
-An example whose norm is not a finite number adds nothing, as if it were ⊥: the sum keeps its sensitivity whatever
-the data holds. `finite` tells the operator, who then stops; that is for the operator's eyes, as the loss is: a run
-that stopped so shows that the example is there, whatever ε is, and is not to be published.
+An example whose norm is not finite adds nothing, as if it were ⊥, so the sum keeps its sensitivity for any data.
+`finite` tells the operator, who then stops the run. Like the loss, it is only for the operator: a run that stopped
+for this reason reveals that the example is there, for any ε, and must not be published.
 
-**The step** is compiled once for each shape. What varies between runs of one shape (noise, clip norm, learning
-rate, expected batch size) is an argument, so that a sweep over them compiles nothing anew.
+**The step** is compiled once for each shape. Everything that varies between runs of one shape (noise, clip norm,
+learning rate, expected batch size) is an argument, so a sweep over these compiles nothing again.
 
-Parameters and Adam's moments are float32. Sums of gradients are integers in units of the run's grid, held in float64;
-the noise, integers too, is added to them exactly, and only then is the result multiplied by the unit and rounded to
-float32: all of that is post-processing. Float64 exists within a step alone, so callers need not enable it.
+Parameters and Adam's moments are float32. Sums of gradients are integers in units of the run's grid, held in float64.
+The noise is also integers and is added to them exactly. Only then is the result multiplied by the unit and rounded to
+float32, which is post-processing. Float64 is used only within a step, so callers need not enable it.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ CHUNK = 64  # rows whose products are summed in float32; η grows with its squar
 
 
 class TableSum(NamedTuple):
-    """The sum for the tables: for every row, or, where a batch looks up fewer, for the rows that were looked up.
+    """The sum for the tables: for every row, or, if a batch looks up fewer rows, only for those.
 
-    In the second form `totals[j]` is all of what goes to row `rows[j]`. A row that was looked up several times has
-    its total at one of its places; at the others `rows` is out of range, and such an index writes nothing. So
-    memory is for the batch, not for the tables.
+    In the second form `totals[j]` is the whole sum for row `rows[j]`. A row that was looked up several times has its
+    total at one of its places; at the others `rows` is out of range, and such an index writes nothing. So memory
+    grows with the batch, not with the tables.
     """
 
     rows: jax.Array | None  # int32[B · categories]; None if totals are for every row in order
@@ -68,9 +69,9 @@ class TableSum(NamedTuple):
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients; and, not private, the weighted sum of losses and if all norms are numbers.
+    """The sum of clipped gradients; and, not private, the weighted sum of losses and whether all norms are finite.
 
-    Sums are float64. With a unit they are integers: the sum in that unit.
+    Sums are float64. If a unit is given, they are integers: multiples of that unit.
     """
 
     table: TableSum
@@ -80,8 +81,8 @@ class ClippedSum(NamedTuple):
 
 
 def grid_of(model: Model, noise_multiplier: float, clip_norm: float, rows: int) -> Grid:
-    """The grid on which the noise covers all that `clipped_sum` rounds, for batches of so many rows."""
-    # Float32 chunks, the rounding of v to float32 before them, and float64 sums over all rows for the biases.
+    """Return the grid on which the noise covers all rounding of `clipped_sum`, for batches with `rows` rows."""
+    # The terms are for float32 chunks, for rounding v to float32 before them, and for float64 sums (biases).
     excess = excess_of(min(CHUNK, rows), UNIT_ROUNDOFF_32) + 2.0 * UNIT_ROUNDOFF_32 + excess_of(rows)
     return Grid(noise_multiplier, clip_norm, rows, excess, model.num_dense, model.embedded)
 
@@ -96,9 +97,9 @@ def clipped_sum(
     Args:
         model: the shape of the network.
         parameters: float32.
-        batch: its rows are examples; where the weight is 0, padding.
+        batch: rows are examples; rows of weight 0 are padding.
         clip_norm: C, a float64 scalar.
-        unit: of the grid, a float64 scalar; without it sums stay unrounded, for runs without noise.
+        unit: the unit of the grid, a float64 scalar; None leaves sums unrounded, for runs without noise.
     """
     inputs, rows, logits = model.forward(parameters, batch)
     g = (batch.weights * (jax.nn.sigmoid(logits) - batch.labels))[:, None]
@@ -118,7 +119,7 @@ def clipped_sum(
     limit = clip_norm * (1.0 - CLIP_MARGIN)
     factor = jnp.where(norms > limit, limit / jnp.where(norms > 0.0, norms, 1.0), 1.0)[:, None]
     finite = jnp.isfinite(squares)
-    usable = finite[:, None]  # then all that was squared is finite; 0 times the others would not be 0
+    usable = finite[:, None]  # all values that were squared are then finite; 0 times infinity would not be 0
     layers = []
     for a, signal in zip(inputs, signals, strict=True):
         scaled = jnp.where(usable, factor * signal, 0.0).astype(jnp.float32)
@@ -130,18 +131,18 @@ def clipped_sum(
 
 
 def _by_row(rows: jax.Array, spread: jax.Array, num_rows: int) -> TableSum:
-    """Add up what goes to the same row: integers, so in any order."""
+    """Add up the contributions to each row; they are integers, so the order does not matter."""
     if num_rows <= len(rows):
         return TableSum(None, jnp.zeros((num_rows, spread.shape[1]), spread.dtype).at[rows].add(spread))
     places = jnp.arange(len(rows), dtype=jnp.int32)
-    # Whichever place of a row is written last stands for all of its places.
+    # The place of a row that is written last represents all of its places.
     stands_for = jnp.zeros(num_rows, jnp.int32).at[rows].set(places)[rows]
     totals = jnp.zeros_like(spread).at[stands_for].add(spread)
     return TableSum(jnp.where(stands_for == places, rows, num_rows), totals)
 
 
 def chunked_product(a: jax.Array, v: jax.Array) -> jax.Array:
-    """aᵀ·v: chunks of rows in float32, added up in float64."""
+    """Compute aᵀ·v: chunks of rows in float32, added up in float64."""
     rows = len(a)
     chunk = min(CHUNK, rows)
     missing = -rows % chunk
@@ -150,7 +151,7 @@ def chunked_product(a: jax.Array, v: jax.Array) -> jax.Array:
     pieces = [part.reshape(-1, chunk, part.shape[1]) for part in (a, v)]
 
     def add(total: jax.Array, both: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
-        # By default GPUs and TPUs round what they multiply to 10 bits or fewer.
+        # By default GPUs and TPUs round the factors of a product to 10 bits or fewer.
         piece = jnp.matmul(both[0].T, both[1], precision=jax.lax.Precision.HIGHEST)
         return total + piece.astype(jnp.float64), None
 
@@ -171,7 +172,7 @@ _SCORED_AT_ONCE = 8192
 
 
 class State(NamedTuple):
-    """The parameters and Adam's moments: all that a run carries from step to step."""
+    """The parameters and Adam's moments: everything that a run carries from step to step."""
 
     parameters: Parameters
     optimizer: Any
@@ -187,7 +188,7 @@ class Scalars(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """What the operator sees, none of it private: the mean loss of the batch, and whether all is finite."""
+    """Values only for the operator, because they are not private: the batch's mean loss and whether all is finite."""
 
     loss: jax.Array
     finite: jax.Array
@@ -203,22 +204,22 @@ def private_gradient(
 ) -> tuple[Parameters, Watched]:
     """Clip, sum, add noise to every parameter, and divide by the public n/T. Call it within `jax.enable_x64(True)`.
 
-    `noise` is round(2²⁶·N(0, 1)) for every parameter, in the order of the leaves. Without it no noise is added:
-    clipping alone, which is not private.
+    `noise` is round(2²⁶·N(0, 1)) for every parameter, in the order of the leaves. If it is None, gradients are only
+    clipped, which is not private.
     """
     unit = None if noise is None else scalars.unit
     sums = clipped_sum(model, parameters, batch, scalars.clip_norm, unit)
-    # Without the barrier XLA on a CPU computes the matrix products inside the loop that adds noise: far slower.
+    # Without the barrier, XLA on a CPU computes matrix products inside the loop that adds noise, which is far slower.
     table, layers = jax.lax.optimization_barrier((sums.table, sums.layers))  # type: ignore[no-untyped-call]
     mean = with_noise(model, table, layers, noise, (1.0 if unit is None else unit) / scalars.expected)
-    # the mean loss of an empty batch is not a number, and not shown
+    # The mean loss of an empty batch is NaN, and is not shown.
     return mean, Watched(sums.loss / batch.weights.sum(), sums.finite)
 
 
 def with_noise(
     model: Model, table: TableSum, layers: tuple[Layer, ...], noise: NDArray[np.int32] | None, scale: Any
 ) -> Parameters:
-    """Add the integers of the noise to those of the sums, exactly; then multiply by `scale` and round to float32."""
+    """Add the integer noise to the integer sums, exactly; then multiply by `scale` and round to float32."""
 
     def released(total: jax.Array) -> jax.Array:
         value: jax.Array = (total * scale).astype(jnp.float32)
@@ -231,7 +232,7 @@ def with_noise(
     if table.rows is None:
         everywhere = released(table.totals + rows.astype(jnp.float64))
     else:
-        # Rows that nobody looked up have noise alone; the others are written over with sum and noise.
+        # Rows that were not looked up get only noise; the others are overwritten with sum plus noise.
         drawn = rows.at[table.rows].get(mode="clip").astype(jnp.float64)
         everywhere = released(rows.astype(jnp.float64))
         everywhere = everywhere.at[table.rows].set(released(table.totals + drawn), mode="drop")
@@ -246,7 +247,7 @@ def with_noise(
 def private_step(
     model: Model, state: State, batch: Batch, noise: NDArray[np.int32] | None, scalars: Scalars
 ) -> tuple[State, Watched]:
-    """Let Adam step along the private gradient."""
+    """Take an Adam step along the private gradient."""
     with jax.enable_x64(True):
         after, watched = _private_step(model, state, batch, noise, scalars)
     return after, watched
@@ -263,7 +264,7 @@ def _private_step(
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def plain_step(model: Model, state: State, batch: Batch, scalars: Scalars) -> tuple[State, Watched]:
-    """Take an ordinary step, without clipping or noise, for reference. Its gradient is JAX's own."""
+    """Take an ordinary step without clipping or noise, for reference. JAX computes its gradient."""
 
     def total(parameters: Parameters) -> jax.Array:
         return losses(model.forward(parameters, batch).logits, batch).sum()
@@ -294,7 +295,7 @@ def _logits(model: Model, parameters: Parameters, batch: Batch) -> jax.Array:
 def scores(
     model: Model, parameters: Parameters, integers: NDArray[np.float32], categories: NDArray[np.int32]
 ) -> NDArray[np.float32]:
-    """Logits of any number of examples, a fixed number at a time."""
+    """Compute the logits of any number of examples, a fixed number at a time."""
     size = min(_SCORED_AT_ONCE, max(len(integers), 1))
     unused = np.zeros(size, np.float32)
     found = [np.empty(0, np.float32)]

@@ -1,16 +1,16 @@
-"""From data and a plan to a trained model whose privacy statement matches what was run.
+"""Train a model from data and a plan, with a privacy statement that matches what was run.
 
     data = Dataset.open("data")                       # or InMemory(features, train, test)
     plan = TrainingPlan.of(mechanism, clip_norm=1.0, learning_rate=1e-3)
     result = train(data, plan, key=key, directory=Path("out"), delta=1e-6)
     result.metrics["test_auc"], result.mechanism, result.card.statement().text()
 
-`TrainingPlan(sampler, clip_norm=None)` trains without privacy, `TrainingPlan(sampler, clip_norm=1.0)` clips without
-noise. An integer as the key is a seed, for experiments. Nothing is written without a `directory`. With one,
-checkpoints are written as the run goes, and the same call continues a run that was killed: it ends with the very
-same parameters on the same machine. A key file serves any number of runs: each has a public random id, and a key of
-its own derived from both. With a seed everything repeats. Runs of one shape (network, rows of a batch) share their
-compiled step in a process.
+`TrainingPlan(sampler, clip_norm=None)` trains without privacy; `TrainingPlan(sampler, clip_norm=1.0)` clips without
+noise. An integer key is a seed, for experiments. Without a `directory` nothing is written. With one, checkpoints are
+written during the run, and the same call continues a run that was killed: on the same machine it ends with exactly
+the same parameters. One key file serves any number of runs: each run has a public random id and its own key, derived
+from the key file and the id. With a seed everything repeats. Runs of the same shape (network, rows of a batch) share
+their compiled step within a process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class InMemory:
 
     @staticmethod
     def of(dataset: Dataset, *, with_training: bool = True) -> InMemory:
-        """Read a prepared data set; without its training part if that comes from batch files."""
+        """Read a prepared data set; leave out the training part if that comes from batch files."""
         empty = Examples(
             np.empty(0, np.float32),
             np.empty((0, len(dataset.features.integers)), np.float32),
@@ -91,7 +91,7 @@ class InMemory:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A trained model, how good it is, and what was run. `mechanism` is None where no noise was added."""
+    """A trained model, its metrics, and what was run. `mechanism` is None if no noise was added."""
 
     plan: TrainingPlan
     model: Model
@@ -102,11 +102,11 @@ class Result:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What was run, with the steps really taken."""
+        """The mechanism as run, with the steps actually taken."""
         return self.plan.after(self.steps)
 
     def __repr__(self) -> str:
-        """Show what was run and how good it is."""
+        """Show what was run, and the metrics."""
         return f"Result({self.plan!r}, steps={self.steps}, metrics={dict(self.metrics)})"
 
 
@@ -129,25 +129,25 @@ def train(
 
     Args:
         data: a prepared data set, or examples in memory.
-        plan: what to run.
+        plan: the plan to run.
         key: a master key, from which the key of this run is derived; or a seed, for experiments.
-        directory: where checkpoints, model, card and statement go; a run that was begun there is continued.
-        delta: with it (and noise) the result has a card; strictly between 0 and 1.
-        batches: reads the training examples from batch files. Their run is the run: `batches.manifest.run`.
-        stop_after: stop early after so many steps in all; the card then states the Mechanism as run.
-        should_stop: the same, asked after every step.
-        checkpoint_seconds: how often to save, in seconds.
+        directory: directory for checkpoints, model, card and statement; a run that was started there is continued.
+        delta: δ of the claim, strictly between 0 and 1; with it (and with noise) the result has a card.
+        batches: batch files to read the training examples from. The run then has their id: `batches.manifest.run`.
+        stop_after: stop early after this many steps in total; the card then states the Mechanism as run.
+        should_stop: called after every step; stop early if it returns True.
+        checkpoint_seconds: time between checkpoints, in seconds.
         progress: called after every step.
-        accept_changes: go on, with independent noise, though data, machine or checkpoint changed since then.
-        allow_uncovered: train though floating point is not covered on this machine; the card says so.
+        accept_changes: continue, with independent noise, even if data, machine or checkpoint have changed.
+        allow_uncovered: train even if floating point is not covered on this machine; the card says so.
 
     Returns:
         The model, its metrics, the steps taken and the card.
 
     Raises:
-        InvalidInputError: the plan does not fit the data, or the checkpoint is of another plan.
+        InvalidInputError: the plan does not fit the data, or the checkpoint belongs to another plan.
         RunError: something changed since the checkpoint, or the machine fails its test.
-        DivergedError: a gradient or a parameter is not a number.
+        DivergedError: a gradient or a parameter is not finite.
 
     Example:
         >>> import numpy as np
@@ -173,7 +173,7 @@ def train(
         num_examples = len(data.train)
         check_examples(data.features, data.train, "the training split")
     if delta is not None and plan.mechanism is not None:
-        plan.mechanism.epsilon(delta)  # what cannot be accounted for fails now, not after the last step
+        plan.mechanism.epsilon(delta)  # fail now, not after the last step, if this cannot be accounted for
     shape = plan.batch_shape(num_examples)
     model = Model.for_features(data.features, embedding_dim=plan.embedding_dim, hidden=plan.hidden)
     feed: Feed
@@ -205,7 +205,7 @@ def train(
 
 
 def _run_key(key: Key, directory: Path | None, batches: BatchFiles | None) -> Key:
-    """The key of the run that is continued, of the batch files that are read, or of a new run."""
+    """Return the key of the continued run, of the run of the batch files, or of a new run."""
     begun = run_id_of(directory)
     built = None if batches is None else batches.manifest.run
     if begun is not None and built not in (None, begun):
@@ -217,7 +217,7 @@ def _run_key(key: Key, directory: Path | None, batches: BatchFiles | None) -> Ke
 
 
 def evaluate(model: Model, parameters: Parameters, splits: Mapping[str, Examples | None]) -> dict[str, float]:
-    """AUC and mean cross-entropy on every split that is there and has examples of both classes."""
+    """Compute AUC and mean cross-entropy on every available split that has examples of both classes."""
     found: dict[str, float] = {}
     for name, examples in splits.items():
         if examples is None or not 0.0 < examples.labels.mean() < 1.0:
@@ -233,7 +233,7 @@ def evaluate(model: Model, parameters: Parameters, splits: Mapping[str, Examples
 
 
 def save_model(path: Path, model: Model, parameters: Parameters) -> None:
-    """Write a model with its shape."""
+    """Write a model together with its shape."""
     shape = {
         "num_integers": model.num_integers,
         "buckets": list(model.buckets),

@@ -1,4 +1,4 @@
-"""One run of the trainer: its state, its noise, its checkpoints, and what must hold before it goes on."""
+"""One run of the trainer: its state, noise and checkpoints, and the checks before it continues."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _STOPPED = (
 
 
 class DivergedError(BallsBinsError, ArithmeticError):
-    """A gradient or a parameter is not a number. Names the step, for the operator alone."""
+    """A gradient or a parameter is not finite. The message names the step and is only for the operator."""
 
 
 @dataclass(frozen=True)
 class StepProgress:
-    """Where a run is. `loss` is the mean loss of the step's batch: not private, so show it to nobody else."""
+    """The progress of a run. `loss` is the mean loss of the step's batch: it is not private, so do not share it."""
 
     steps: int
     total_steps: int
@@ -60,15 +60,15 @@ class StepProgress:
 
 @dataclass
 class TrainingRun:
-    """The state of a run and what it needs for its next step.
+    """The state of a run and everything that it needs for its next step.
 
-    `continued` says, for every time that the run went on although something had changed, at which step and what; from
-    there on its noise is independent of what it was (`noise_binding`).
+    `continued` lists each time that the run continued although something had changed: the step and the changes. From
+    that step on, the noise is independent of the earlier noise (`noise_binding`).
     """
 
     plan: TrainingPlan
     model: Model
-    key: Key  # of this run: `Key.for_run`
+    key: Key  # the key of this run: `Key.for_run`
     facts: dict[str, Any]
     feed: Feed
     num_examples: int
@@ -88,7 +88,7 @@ class TrainingRun:
     _binding: Binding | None = None
 
     def __post_init__(self) -> None:
-        """Begin, or go on from a checkpoint."""
+        """Begin, or continue from a checkpoint."""
         plan = self.plan
         self._noise = NoiseAhead(rooms=2, wait=jax.block_until_ready)
         self.expected = self.num_examples / plan.sampler.steps
@@ -138,7 +138,7 @@ class TrainingRun:
         self.continued.append({"step": self.steps, "because": because})
 
     def _bound(self) -> Binding:
-        """What the epoch of the next step is bound to."""
+        """The binding of the next step's epoch."""
         if self._binding is None:
             epoch = self.steps // self.plan.sampler.steps
             self._binding = Binding(
@@ -152,8 +152,8 @@ class TrainingRun:
         return self._binding
 
     def _sealing(self) -> Binding:
-        """What a checkpoint is sealed with. Between two epochs that are read from files there is no data to seal: the
-        files of the next epoch need not be there yet, and whatever they will hold, its noise is bound to it.
+        """The binding that seals a checkpoint. Between two epochs that are read from files there is no data to seal:
+        the files of the next epoch may not exist yet, and its noise will be bound to whatever they hold.
         """
         between = self.steps % self.plan.sampler.steps == 0
         over = self.steps == self.plan.total_steps
@@ -162,7 +162,7 @@ class TrainingRun:
         return self._bound()
 
     def prepare(self) -> None:
-        """Test the machine, and make the directory; called before the first step."""
+        """Test the machine and make the directory, before the first step."""
         if self.grid is not None:
             require_right_noise()
             machine = check_step(self.model, self.state.parameters, self.grid.rows)
@@ -183,12 +183,12 @@ class TrainingRun:
                 raise DataError(
                     f"{str(self.directory)!r} cannot be made ({error.strerror}). Choose another place."
                 ) from None
-            # What an earlier stop has claimed would be too little beside checkpoints of later steps.
+            # The claim of an earlier stop would be too small for checkpoints of later steps.
             for name in (CARD, STATEMENT):
                 (self.directory / name).unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write a checkpoint, unless this step has one already."""
+        """Write a checkpoint, unless this step already has one."""
         if self.directory is None or self._saved == self.steps:
             return
         header = {
@@ -221,7 +221,7 @@ class TrainingRun:
         checkpoint_seconds: float,
         progress: Callable[[StepProgress], None] | None,
     ) -> None:
-        """Step until `last` steps have been taken, watching one step behind so that the next is on its way."""
+        """Take steps until `last` are done; check each one step late, while the next one is already running."""
         if last <= self.steps:
             return
         self.prepare()
@@ -234,7 +234,7 @@ class TrainingRun:
             self.steps += 1
             pending = watched
             if self.directory is not None and time.monotonic() >= due and self.steps < last:
-                self._look(pending, self.steps, None)  # never save what is not a number
+                self._look(pending, self.steps, None)  # never save values that are not finite
                 self.save()
                 due = time.monotonic() + checkpoint_seconds
             if should_stop():
@@ -277,7 +277,7 @@ class TrainingRun:
         self._noise.read_by(watched)
         if (
             self.steps + 1
-        ) % plan.sampler.steps:  # the next epoch's noise is bound to what this one ends with
+        ) % plan.sampler.steps:  # the next epoch's noise is bound to the final state of this one
             self._noise.begin(self.key, (*domain, self.steps + 1), count)
         return Watched(*watched)
 
@@ -294,7 +294,7 @@ class TrainingRun:
     def card(
         self, mechanism: Mechanism, delta: float, metrics: Mapping[str, float], more: tuple[str, ...]
     ) -> Card:
-        """What was run, what may be claimed, and what that does not cover."""
+        """Make the card: what was run, what may be claimed, and what the claim does not cover."""
         plan, model = self.plan, self.model
         early = self.steps < plan.total_steps
         changes = tuple(
@@ -326,14 +326,14 @@ class TrainingRun:
         )
 
     def _floating_point(self) -> FloatingPoint:
-        """What held on all machines that took a step."""
+        """What is covered on all machines that took a step."""
         assert self.grid is not None
         reasons = tuple(self.uncovered)
         return FloatingPoint(", ".join(self.devices), None if reasons else self.grid.eta, reasons)
 
 
 def _require_fields(header: Mapping[str, Any], total_steps: int, path: Path) -> None:
-    """Refuse a header that no run of ours wrote, before anything is read from it."""
+    """Refuse a header that was not written by a run of ours, before anything is read from it."""
     kinds = {
         "branch": str, "continued": list, "uncovered": list, "devices": list, "epoch_begin": str, "machine": dict,
         "seals": dict, "steps": int, "key_commitment": str,
@@ -354,7 +354,7 @@ def _require_fields(header: Mapping[str, Any], total_steps: int, path: Path) -> 
 
 
 def run_id_of(directory: Path | None) -> str | None:
-    """The id of the run whose checkpoint is in a directory; None if there is none to continue."""
+    """Return the id of the run whose checkpoint is in a directory; None if there is none to continue."""
     path = None if directory is None else directory / CHECKPOINT
     if path is None or not path.exists():
         return None
