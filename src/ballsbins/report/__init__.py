@@ -1,4 +1,4 @@
-"""What may be published: the card of a run, its privacy statement, the check of somebody else's card, citations."""
+"""What may be published: the card of a run, its privacy statement, the check of another party's card, citations."""
 
 from ballsbins.report.card import Card
 from ballsbins.report.card_parts import FloatingPoint

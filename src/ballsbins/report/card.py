@@ -1,4 +1,4 @@
-"""The card of a run: what was run and what is claimed for it, as a small JSON file that others can check."""
+"""The card of a run: what was run and what is claimed about it, as a small JSON file that others can check."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ballsbins.samplers.base import MAX_EXAMPLES
 if TYPE_CHECKING:
     from ballsbins.report.statement import Statement
 
-SCHEMA = 3  # of `to_dict`; a card must mean the same next year
+SCHEMA = 3  # version of `to_dict`; a card must mean the same next year
 _EARLIER = {
     1: "It is of a version before 0.2, whose runs had no id: write the card anew with this one.",
     2: "It is of a version before 0.2, whose claims did not state their kind: write the card anew with this one.",
 }
-_LONGEST = 40  # most digits of an integer; nothing a card counts has more
+_LONGEST = 40  # maximum number of digits of an integer; no count on a card has more
 _REQUIRED = {"schema", "mechanism", "delta", "claim"}
 _NEWER = "Update ballsbins: this card was written by a later version."
 _NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under details."
@@ -35,31 +35,31 @@ _NOTHING_GUESSED = "Nothing is guessed: remove what is unknown, or put it under 
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """The card of a run: what was run, which ε is claimed for it, and the circumstances. None is "not recorded".
+    """The card of a run: what was run, which ε is claimed, and the circumstances. None means "not recorded".
 
     Attributes:
-        mechanism: what was run, with the steps really taken.
+        mechanism: what was run, with the number of steps actually taken.
         delta: δ at which ε is claimed, a probability in (0, 1).
-        clip_norm: the largest norm of one example's gradient, above 0.
+        clip_norm: the maximum norm of one example's gradient, above 0.
         num_examples: the number of training examples; it is public.
-        planned: what was meant to be run, if the run stopped early; it differs from `mechanism` in its length only.
+        planned: what was planned, if the run stopped early; it differs from `mechanism` only in its length.
         metrics: how good the model is, as free JSON. Never put anything here that depends on the batches.
-        not_covered: one sentence for each use of the data that the claim leaves out.
+        not_covered: one sentence for each use of the data that the claim does not cover.
         key_commitment: `Key.commitment()` of the master key.
         key_secret: whether the key was more than a plain seed (`Key.is_secret`).
-        run: `Key.run`, the public id of the run. Two cards with the same one share their batches.
+        run: `Key.run`, the public id of the run. Two cards with the same id share their batches.
         noise: how the noise was drawn, in a few words.
-        floating_point: what is known of the arithmetic of the run.
-        normaliser: the public constant that sums of clipped gradients were divided by, above 0.
-        about: what else to publish of the run, each one line: "dataset", "date", "contact", "commit" (of the code),
-            "link", "key_custody" (who holds the key, and when it is deleted), "certificate" (what is proved, and how
-            to check it).
-        details: more, as free JSON; never anything that depends on the batches.
-        versions: libraries and their versions; those that are loaded, by default.
-        stated: the claim, if it was obtained in another way than by `mechanism.epsilon(delta)`: by Monte Carlo, say.
+        floating_point: what is known about the arithmetic of the run.
+        normaliser: the public constant by which sums of clipped gradients were divided, above 0.
+        about: other facts to publish about the run, each one line: "dataset", "date", "contact", "commit" (of the
+            code), "link", "key_custody" (who holds the key, and when it is deleted), "certificate" (what is proved,
+            and how to check it).
+        details: further facts, as free JSON; never anything that depends on the batches.
+        versions: libraries and their versions; by default those that are loaded.
+        stated: the claim, if it did not come from `mechanism.epsilon(delta)` but, for example, from Monte Carlo.
 
     Raises:
-        InvalidInputError: a field is not what it must be; the error names it.
+        InvalidInputError: a field is not valid; the error names it.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -90,7 +90,7 @@ class Card:
     stated: Bound | None = None
 
     def __post_init__(self) -> None:
-        """Validate, once; what is free JSON is kept as JSON would give it back."""
+        """Validate the fields; free JSON is stored as JSON would give it back."""
         for name, value, optional in (("mechanism", self.mechanism, False), ("planned", self.planned, True)):
             if not isinstance(value, Mechanism) and not (optional and value is None):
                 raise InvalidInputError(name, value, "a Mechanism", "State what was, or was to be, run.")
@@ -106,7 +106,9 @@ class Card:
         for name in ("key_commitment", "run", "noise"):
             value = getattr(self, name)
             if value is not None and not is_line(value):
-                kind = type(value).__name__  # the value itself may be a key, given by mistake
+                kind = type(
+                    value
+                ).__name__  # do not show the value itself: it may be a key, passed by mistake
                 raise InvalidInputError(name, kind, "one line of text or None", "Describe it in words.")
         if self.floating_point is not None and not isinstance(self.floating_point, FloatingPoint):
             advice = "Give a ballsbins.report.FloatingPoint."
@@ -160,14 +162,14 @@ class Card:
 
     @cached_property
     def claim(self) -> Bound:
-        """ε at δ, as stated; if nothing was, as the accountant answers."""
+        """ε at δ as stated, or the accountant's answer if none was stated."""
         return self.mechanism.epsilon(self.delta) if self.stated is None else self.stated
 
     def statement(self) -> Statement:
-        """Put the card into words.
+        """Express the card in words.
 
         Returns:
-            The statement; a claim that the accountant does not confirm has none.
+            The statement. A claim that the accountant does not confirm is refused.
         """
         from ballsbins.report.statement_text import statement_of
 
@@ -177,7 +179,7 @@ class Card:
         """Give the card as plain data for JSON.
 
         Returns:
-            All fields, the claim, and the number of the schema.
+            All fields, the claim, and the schema number.
         """
         claim = self.claim.to_dict()
         claim.pop("mechanism", None)  # the card already has it beside the claim
@@ -210,10 +212,10 @@ class Card:
             saved: the plain data. An unknown or missing field is an error.
 
         Returns:
-            The card, with its claim as it stands; `ballsbins check` recomputes it.
+            The card, with its claim unchecked; `ballsbins check` recomputes it.
 
         Raises:
-            InvalidInputError: it is not a card, or one of another version; the error names the field.
+            InvalidInputError: it is not a valid card, or has another version; the error names the field.
         """
         if not isinstance(saved, Mapping):
             raise InvalidInputError("a card", type(saved).__name__, "a JSON object", "Was the file cut?")
@@ -256,10 +258,10 @@ class Card:
         return Card(mechanism, saved["delta"], stated=claim_from_dict(saved["claim"]), **given)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the card as JSON; a reader sees the old file or the whole new one, never a part.
+        """Write the card as JSON; a reader sees either the old file or the complete new one.
 
         Args:
-            path: the file to make or to replace.
+            path: the file to create or replace.
         """
         target = Path(path)
         text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -270,13 +272,13 @@ class Card:
         """Read a card.
 
         Args:
-            path: the file. What is not a card is refused with the reason.
+            path: the file. Anything but a valid card is refused, and the error gives the reason.
 
         Returns:
-            The card, with its claim as it stands in the file.
+            The card, with its claim as stated in the file.
 
         Raises:
-            InvalidInputError: the file cannot be read, or has no card.
+            InvalidInputError: the file cannot be read, or does not hold a card.
         """
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidInputError("the path of the card", path, "text or a path", "Name the file.")
@@ -332,7 +334,7 @@ def _plain_mapping(name: str, given: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | int:
-    """A scalar of NumPy, JAX or torch as a Python number."""
+    """A NumPy, JAX or torch scalar as a Python number."""
     if hasattr(value, "item") and getattr(value, "shape", None) in ((), None):
         number = value.item()
         if isinstance(number, (int, float)) and math.isfinite(number):

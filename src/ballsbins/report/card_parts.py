@@ -1,4 +1,4 @@
-"""Parts of a card: the claim as read back from JSON, what is known of floating point, the versions of libraries."""
+"""Parts of a card: the claim read back from JSON, what is known about floating point, the versions of libraries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IF_USED = {
 }
 
 
-# What people may want to say of a run beyond the claim, and what the statement calls it.
+# Optional facts about a run beyond the claim, and their names in the statement.
 ABOUT = {
     "dataset": "Data set",
     "date": "Date",
@@ -48,7 +48,7 @@ ABOUT = {
 
 
 def about_from(given: Any) -> dict[str, str]:
-    """What is said about a run, in the order of `ABOUT`; anything else is refused."""
+    """The facts about a run, in the order of `ABOUT`; any other fact is refused."""
     advice = (
         f"It may have {', '.join(ABOUT)}, each one line of text; metrics and details take what else there is."
     )
@@ -61,7 +61,7 @@ def about_from(given: Any) -> dict[str, str]:
 
 
 def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
-    """The bound on ε that `Bound.to_dict` wrote."""
+    """Restore the bound on ε that `Bound.to_dict` wrote."""
     if not isinstance(saved, Mapping):
         advice = "Write it as Bound.to_dict does."
         raise InvalidInputError(f"the card's {part}", saved, "a JSON object", advice)
@@ -120,25 +120,26 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
 
 
 def is_line(text: Any) -> bool:
-    """Whether it is text that may be shown as it is: it can neither begin a paragraph nor command a terminal."""
+    """Whether the text is safe to show: it can neither start a paragraph nor send commands to a terminal."""
     return isinstance(text, str) and text.isprintable()
 
 
 def _number(name: str, value: Any) -> float:
-    if value == "inf":  # how Bound.to_dict writes it, because JSON has no infinity
+    if value == "inf":  # Bound.to_dict writes it so, because JSON has no infinity
         return float("inf")
     return _check.real(name, value, 0.0, advice="Was the card edited or damaged?")
 
 
 @dataclass(frozen=True)
 class FloatingPoint:
-    """What is known of the arithmetic of a run: whether its guarantee holds for floating-point numbers too.
+    """What is known about the arithmetic of a run: whether its guarantee also holds for floating-point numbers.
 
     Attributes:
         device: where sums were computed, such as "cpu".
-        eta: η, the part of the noise that covers the rounding of sums, in [0, 1]; None where sums are not covered.
-        not_covered: reasons why sums are not covered, each one line; empty where they are.
-        tested: on what the assumptions about the machine were tested, to follow "tested before the first step, ".
+        eta: η, the fraction of the noise that covers the rounding of sums, in [0, 1]; None if sums are not covered.
+        not_covered: reasons why sums are not covered, each one line; empty if they are covered.
+        tested: on what the assumptions about the machine were tested; the text follows "tested before the first step,
+        ".
 
     Raises:
         InvalidInputError: a text is not one line, or not exactly one of `eta` and `not_covered` is given.
@@ -155,7 +156,7 @@ class FloatingPoint:
     tested: str = "on the network and the batch shape of this run"
 
     def __post_init__(self) -> None:
-        """Validate, once."""
+        """Validate the fields."""
         object.__setattr__(self, "not_covered", tuple(self.not_covered))
         for line in (self.device, self.tested, *self.not_covered):
             if not is_line(line):
@@ -173,14 +174,14 @@ class FloatingPoint:
 
     @property
     def covered(self) -> bool:
-        """Whether the guarantee holds for the floating-point numbers that ran."""
+        """Whether the guarantee holds for the floating-point numbers of this run."""
         return self.eta is not None
 
     def sentences(self) -> str:
-        """Put it into words.
+        """Express this in words.
 
         Returns:
-            What the statement says under "Floating point".
+            The text of the statement under "Floating point".
         """
         noise = (
             "The noise is exact: integers with the distribution of a rounded Gaussian, added to integers. That is a "
@@ -201,7 +202,7 @@ class FloatingPoint:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as plain data for JSON.
+        """Give the object as plain data for JSON.
 
         Returns:
             The fields.
@@ -211,16 +212,16 @@ class FloatingPoint:
 
     @staticmethod
     def from_dict(saved: Any) -> FloatingPoint:
-        """Read what `to_dict` wrote.
+        """Restore the object that `to_dict` wrote.
 
         Args:
             saved: the plain data.
 
         Returns:
-            The same again.
+            An equal object.
 
         Raises:
-            InvalidInputError: a field is missing, unknown or not what it must be.
+            InvalidInputError: a field is missing, unknown or not valid.
         """
         wanted = {field.name for field in fields(FloatingPoint)}
         if (
@@ -236,7 +237,7 @@ class FloatingPoint:
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of Python, of this library, of what the accounting needs, and of what else has been imported."""
+    """Versions of Python, of this library, of what the accounting needs, and of other imported libraries."""
     from ballsbins import __version__
 
     used = [name for module, name in _IF_USED.items() if module in sys.modules]
@@ -244,6 +245,6 @@ def library_versions() -> dict[str, str]:
     for name in (*_ALWAYS, *used):
         try:
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # a source tree on the path: it has no version to state
+        except metadata.PackageNotFoundError:  # a source tree on the path has no version to state
             continue
     return found

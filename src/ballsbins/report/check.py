@@ -1,11 +1,11 @@
-"""Recompute the claim of somebody's card, by the accountant and by a second method, and say whether they agree.
+"""Recompute the claim of a card, with the accountant and with a second method, and say whether they agree.
 
-A claim "ε ≤ u at δ" agrees if the accountant proves ε ≤ u, and the second method does not contradict it: a tight
-claim lies inside the error of any Monte Carlo estimate, which can refute it, but hardly prove it.
+A claim "ε ≤ u at δ" agrees if the accountant proves ε ≤ u and the second method does not contradict it. A tight claim
+lies within the error of any Monte Carlo estimate, so an estimate can refute it, but hardly prove it.
 
-The second method shares no code with the accountant's own. Balls-and-bins: Monte Carlo, the paper's own method. An
-unfinished epoch lies between the run without it and the run that finishes it, so two estimates bracket it. Poisson
-and deterministic batches: dp_accounting. Shuffle: none.
+The second method shares no code with the accountant. For balls-and-bins it is Monte Carlo, the paper's own method. An
+unfinished epoch lies between the run without it and the run that finishes it, so two estimates bracket it. For
+Poisson and deterministic batches it is dp_accounting. Shuffle has none.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from ballsbins.report.numbers import describe, down, stated, up
 from ballsbins.samplers import BallsAndBins, Deterministic, Poisson
 
 Verdict = Literal["agrees", "too small", "not proved", "no opinion"]
-_DIGITS = 1e-6  # relative: claims are published to six digits, and machines differ in the last bits
-_LARGEST = 700.0  # privacy losses beyond this mean nothing in practice
+_DIGITS = 1e-6  # relative tolerance: claims are published to six digits, and machines differ in the last bits
+_LARGEST = 700.0  # larger privacy losses mean nothing in practice
 _INTERVAL = 1e-4  # spacing of dp_accounting's grid of losses
-_ALL_SAMPLES = 40_000  # shared between the epochs, which cost the same each
+_ALL_SAMPLES = 40_000  # total, shared among the epochs, each of which costs the same
 _LEAST_SAMPLES = 2_000
 
 
 @dataclass(frozen=True)
 class Check:
-    """What became of a claim. `epsilon` is recomputed at the card's δ; the two δ are at the claimed ε.
+    """The result of checking a claim. `epsilon` is recomputed at the card's δ; both δ are at the claimed ε.
 
-    A field is None where there is nothing to compare: an ε so large that no δ is computed, or no second method.
+    A field is None if there is nothing to compare: ε is too large to compute a δ, or there is no second method.
     """
 
     card: Card
@@ -51,7 +51,7 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        """Whether the claim may be believed."""
+        """Whether the claim can be trusted."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Check:
 
 
 def check(card: Card, method: MonteCarlo) -> Check:
-    """Recompute what the card claims; `method` is used where Monte Carlo is the second method."""
+    """Recompute what the card claims; `method` is used if Monte Carlo is the second method."""
     mechanism, delta = card.mechanism, card.delta
     claimed = float(card.claim.upper)
     findings = []
@@ -107,7 +107,7 @@ def check(card: Card, method: MonteCarlo) -> Check:
 
 
 def shared_runs(cards: Sequence[tuple[str, Card]]) -> list[str]:
-    """One sentence for every run that stands on several of these cards, each given with its name."""
+    """One sentence for every run that appears on several of these (name, card) pairs."""
     names: dict[tuple[str | None, str], list[str]] = {}
     for name, card in cards:
         if card.run is not None:
@@ -122,10 +122,10 @@ def shared_runs(cards: Sequence[tuple[str, Card]]) -> list[str]:
 
 
 def refuse_false(card: Card) -> None:
-    """Raise where the accountant does not confirm what the card claims: ours is not the place to repeat it."""
+    """Raise if the accountant does not confirm what the card claims: we must not repeat a false claim."""
     try:
         found = card.mechanism.epsilon(card.delta)
-    except AccuracyError:  # nothing is known against the claim, which carries its own method
+    except AccuracyError:  # nothing is known against the claim, which states its own method
         return
     run = describe(card.mechanism)
     advice = "Nothing is stated for it: ballsbins check shows what is true of the card."
@@ -134,7 +134,7 @@ def refuse_false(card: Card) -> None:
         for name, part in card.claim.directions.items()
     }
     for where, (claim, true) in pairs.items():
-        # what holds with some probability only need not be proved, but must not be false
+        # A claim that holds only with some probability need not be proved, but must not be false.
         least = float(true.upper if claim.confidence == 1.0 else true.lower)
         if float(claim.upper) * (1.0 + _DIGITS) < least:
             bound = f"at least {up(least)}, which is what is proved at δ = {stated(card.delta)}"
@@ -162,7 +162,7 @@ def _judge(claimed: float, found: Bound, delta: float) -> tuple[Verdict, list[st
 
 
 def _directions(claim: Bound, found: Bound) -> list[str]:
-    """What is claimed for one direction alone must hold too."""
+    """Claims about a single direction must hold too."""
     said = []
     for name, part in claim.directions.items():
         low, claimed = float(found.directions[name].lower), float(part.upper)
@@ -174,7 +174,7 @@ def _directions(claim: Bound, found: Bound) -> list[str]:
 
 
 def _disjoint(one: Bound, two: Bound) -> list[str]:
-    """Two methods whose intervals do not meet: one of them is wrong, and neither may be relied upon."""
+    """Report two methods whose intervals do not overlap: one of them is wrong, and neither can be relied on."""
     pairs = {"δ": (one, two)} | {
         f"δ ({name})": (part, two.directions[name])
         for name, part in one.directions.items()
@@ -189,9 +189,9 @@ def _disjoint(one: Bound, two: Bound) -> list[str]:
 
 
 def second_opinion(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> Bound | None:
-    """Bounds on δ at ε by another method than `mechanism.delta(epsilon)`; None where nobody knows one.
+    """Bounds on δ at ε by a method other than `mechanism.delta(epsilon)`; None if no other method is known.
 
-    What truncation may add and take, binomial tails, comes from the accountant and moves the two ends apart.
+    The effect of truncation, which is given by binomial tails, comes from the accountant and widens the interval.
     """
     sampler = mechanism.sampler
     if sampler.max_batch_size is not None:
@@ -215,7 +215,7 @@ def _truncated(bound: Bound, penalty: float, lost: float) -> Bound:
 
 
 def usual_samples(mechanism: Mechanism) -> int:
-    """As many samples as take seconds."""
+    """A number of samples that takes seconds."""
     _, epochs = mechanism.independent_epochs
     return max(_LEAST_SAMPLES, _ALL_SAMPLES // epochs)
 
@@ -223,7 +223,7 @@ def usual_samples(mechanism: Mechanism) -> int:
 def _sampled(mechanism: Mechanism, epsilon: float, method: MonteCarlo) -> Bound:
     if mechanism.last_epoch_steps is None:
         return mechanism.delta(epsilon, method)
-    # either of the two estimates may fail, each with probability β at most
+    # either of the two estimates may fail, each with probability at most β
     above = replace(mechanism, last_epoch_steps=None).delta(epsilon, method)
     lower = 0.0
     if mechanism.epochs > 1:

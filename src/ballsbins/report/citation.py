@@ -1,4 +1,4 @@
-"""The BibTeX entries of the methods that a run and its accounting really used, and of no others."""
+"""The BibTeX entries of exactly those methods that a run and its accounting used."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _ENTRIES = {
 
 
 def cited(mechanism: Mechanism, kind: Kind) -> list[str]:
-    """Keys of the works behind a run and the accounting that gave an answer of this kind."""
+    """Keys of the works behind a run and behind the accounting that gave this kind of answer."""
     sampler = mechanism.sampler
     keys = ["abadi16deep"]
     match sampler:
@@ -138,14 +138,14 @@ def cited(mechanism: Mechanism, kind: Kind) -> list[str]:
 
 
 def citation(mechanism: Mechanism, kind: Kind) -> str:
-    """Give the BibTeX of the works behind a run, its accounting and its statement, and of no others.
+    """Give the BibTeX of exactly those works that a run, its accounting and its statement are based on.
 
     Args:
         mechanism: what was run.
-        kind: the kind of the answer that is reported (`Bound.kind`).
+        kind: the kind of the reported answer (`Bound.kind`).
 
     Returns:
-        BibTeX entries with empty lines between them.
+        BibTeX entries, separated by empty lines.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism

@@ -1,4 +1,4 @@
-"""Numbers and runs as people read them. Bounds are rounded conservatively."""
+"""Numbers and runs in readable form. Bounds are rounded conservatively."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def near(value: float, digits: int = 6) -> str:
 
 
 def stated(value: float) -> str:
-    """A number that somebody chose, such as δ: as it was written, or rounded up where that is long."""
+    """A number that somebody chose, such as δ: as it was written, or rounded up if that is long."""
     return _rounded(value, 6, ROUND_CEILING)
 
 
 def confidence(value: float) -> str:
-    """Confidence by what is missing of it: 0.9999999 to six digits would be certainty."""
+    """A confidence, written as its distance from 1: to six digits, 0.9999999 would look like certainty."""
     return f"confidence 1 − {near(1.0 - value, 4)}"
 
 
@@ -44,9 +44,10 @@ def how(bound: Bound) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str) -> str:
-    """What is short is shown as it is written (1.3, though the double of that name is a little more).
+    """Show short numbers as they are written (1.3, although the double of that name is slightly larger).
 
-    No decimal that is shorter than `repr` lies between it and the double, so rounding from it errs to no other side.
+    No decimal that is shorter than `repr` lies between `repr` and the double, so rounding from `repr` never errs to
+    the wrong side.
     """
     if not np.isfinite(value):
         return "∞" if value > 0 else "−∞"
@@ -68,7 +69,7 @@ def count(number: int, singular: str) -> str:
 
 
 def length_of(mechanism: Mechanism) -> str:
-    """How long the run is: whole epochs, or how far it came in the last one."""
+    """The length of the run: whole epochs, or how far it came in the last one."""
     steps, last = mechanism.sampler.steps, mechanism.last_epoch_steps
     if last is None:
         return f"{count(mechanism.epochs, 'epoch')} of {count(steps, 'step')}"
@@ -79,7 +80,7 @@ def length_of(mechanism: Mechanism) -> str:
 
 
 def too_large_delta(delta: float, num_examples: int | None) -> str | None:
-    """What is wrong with a δ of 1/n or more, where n is known; None if nothing is."""
+    """What is wrong with a δ of 1/n or more, if n is known; None if nothing is wrong."""
     if num_examples is None or num_examples < 1 or delta * num_examples < 1.0:
         return None
     return (
@@ -90,7 +91,7 @@ def too_large_delta(delta: float, num_examples: int | None) -> str | None:
 
 
 def batches_of(mechanism: Mechanism) -> str:
-    """What people call its batches: balls-and-bins batches, shuffled batches."""
+    """The common name of its batches: balls-and-bins batches, shuffled batches."""
     return f"{mechanism.sampler.name.replace('shuffle', 'shuffled')} batches"
 
 
@@ -100,7 +101,7 @@ def describe(mechanism: Mechanism, derived: str | None = None) -> str:
 
 
 def length_and_noise(mechanism: Mechanism, derived: str | None = None) -> str:
-    """The run in one line of public facts, without how its batches are drawn."""
+    """The run in one line of public facts, without the way its batches are drawn."""
     sampler = mechanism.sampler
     limit = sampler.max_batch_size
     cut = "" if limit is None else f", batches truncated to {limit:,}"

@@ -1,7 +1,7 @@
-"""What a guarantee means to somebody who does not know what ε is: what the best attacker can do, in numbers.
+"""Explain a guarantee to readers who do not know what ε is: what the best attacker can do, in numbers.
 
 The attacker knows the model, every step of the training, and all examples but one, and guesses whether that one was
-used. All numbers are upper bounds, from the privacy curve itself and not from one point (ε, δ) of it.
+used. All numbers are upper bounds, computed from the whole privacy curve and not from one point (ε, δ) of it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.report.numbers import count, down, near, stated
 from ballsbins.total import Total
 
-FALSE_ALARMS = 0.01  # the share of absent examples that the attacker may call present
+FALSE_ALARMS = 0.01  # the fraction of absent examples that the attacker may call present
 RARELY = 1e-3  # how often belief may rise beyond the stated level
 _NEARLY_ALL, _LEAST_MISSING = (
     0.99,
     1e-6,
-)  # a share above the first is shown by what is missing, if that is not less
+)  # a share above the first is shown by what is missing from 1, if that is at least the second
 
 
 @dataclass(frozen=True)
 class Attack:
-    """The most that any attacker can reach.
+    """The most that any attacker can achieve.
 
     Attributes:
-        true_positive_rate: the share of present examples found, while at most `FALSE_ALARMS` of the absent are called
-            present.
+        true_positive_rate: the fraction of present examples found, while at most `FALSE_ALARMS` of the absent ones
+            are called present.
         right: how often a guess is right if the example was used with probability one half.
-        belief: what the probability of having been used, one half before, does not exceed except in a share `RARELY`
-            of all trainings.
+        belief: a limit on the attacker's probability that the example was used, which was one half before. It is
+            exceeded in at most a fraction `RARELY` of all trainings.
     """
 
     true_positive_rate: float
@@ -43,7 +43,7 @@ class Attack:
 
 @lru_cache(maxsize=64)
 def best_attack(mechanism: Mechanism | Total) -> Attack | None:
-    """Bounds on what the best attacker reaches; None where the accountant has no answer.
+    """Bounds on what the best attacker achieves; None if the accountant has no answer.
 
     * A guess with even odds is right with probability (1 + TV)/2, and the total variation distance TV is δ at ε = 0.
     * The posterior odds are e^L, with L the privacy loss, so belief exceeds 1/(1 + e^−ε) with probability P(L > ε).
@@ -60,7 +60,7 @@ def best_attack(mechanism: Mechanism | Total) -> Attack | None:
 
 
 def percent(share: float) -> str:
-    """A share in percent, rounded up: to a tenth, or, near 100 %, to two digits of what is missing of it."""
+    """A share in percent, rounded up: to a tenth, or, near 100 %, to two digits of its distance from 100 %."""
     missing = 1.0 - share
     if share <= _NEARLY_ALL:
         tenths = (1000 * Decimal(repr(share))).to_integral_value(ROUND_CEILING)

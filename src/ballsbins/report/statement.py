@@ -1,4 +1,4 @@
-"""A privacy statement: sections of labelled paragraphs, and the same as facts; Markdown, plain text or JSON."""
+"""A privacy statement: sections of labelled paragraphs, and the underlying facts; as Markdown, plain text or JSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-SCHEMA = 2  # of `to_dict`
+SCHEMA = 2  # version of `to_dict`
 _WIDTH = 88
 
 
 class Item(NamedTuple):
-    """One paragraph; a label says what it answers."""
+    """One paragraph; its label names the question that it answers."""
 
     label: str
     text: str
 
 
 class Section(NamedTuple):
-    """What is said under one heading."""
+    """The paragraphs under one heading."""
 
     title: str
     items: tuple[Item, ...]
@@ -32,9 +32,9 @@ class Statement:
     Attributes:
         headline: the claim in one or two sentences.
         sentence: the claim, the batches and the noise in one sentence, for the body of a paper.
-        plain: what it means, in one paragraph for everybody.
+        plain: what the claim means, in one paragraph for everybody.
         sections: the paragraphs under their headings, in order.
-        facts: the same in numbers, unrounded, as plain data for JSON.
+        facts: the same content in unrounded numbers, as plain data for JSON.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -55,7 +55,7 @@ class Statement:
         """Give the statement as Markdown.
 
         Args:
-            level: the number of # of the top heading, at least 1.
+            level: the heading level (number of #) of the top heading, at least 1.
 
         Returns:
             The text, which ends with a line break.
@@ -87,7 +87,7 @@ class Statement:
         """Give the statement as plain data for JSON.
 
         Returns:
-            The prose by section, the facts behind it, and the number of the schema.
+            The prose by section, the facts behind it, and the schema number.
         """
         return {
             "schema": SCHEMA,
@@ -107,7 +107,7 @@ class Statement:
 
 
 def _filled(text: str, width: int, indent: str = "") -> str:
-    """Lines of a paragraph; an equation such as δ = 1e-6 stays on one."""
+    """The lines of a paragraph; an equation such as δ = 1e-6 is never split."""
     wrapped = textwrap.fill(
         text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),
         width,

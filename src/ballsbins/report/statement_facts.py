@@ -1,7 +1,7 @@
 """The facts of a privacy statement: what was run, ε under other samplers, and what is not covered.
 
-What a card does not state is written as a condition ("must be"). What only our own samplers do is said of a run only
-if its card names the key or the run that the batches followed from.
+Facts that a card does not state are written as a condition ("must be"). Properties that only our own samplers have
+are stated only if the card names the key or the run that determined the batches.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _sampling(card: Card) -> str:
 
 
 def _ours(card: Card) -> bool:
-    """Whether a sampler of this library drew the batches, from a key: the card says so, or nobody else's does it."""
+    """Whether a sampler of this library drew the batches from a key: the card says so, or no other library has it."""
     recorded = card.key_commitment is not None or card.run is not None
     return recorded or isinstance(card.mechanism.sampler, BallsAndBins)
 
 
 def _even(card: Card) -> str:
-    """The sizes that our own sampler gives; a loader of somebody else may cut otherwise."""
+    """The batch sizes that our own sampler gives; another loader may cut differently."""
     return " whose sizes differ by at most one" if _ours(card) else ""
 
 
@@ -152,7 +152,8 @@ def composition(card: Card) -> str:
     alone = "The statement is for this run alone; other uses of the data add to it."
     if not card.mechanism.sampler.is_random:
         return alone
-    # Two runs with the same bins are two epochs with fixed bins: σ = 1, T = 1000, δ = 1e-6 have ε 0.90 and not 0.24.
+    # Two runs with the same bins cost as much as two epochs with fixed bins: at σ = 1, T = 1000 and δ = 1e-6, ε is
+    # 0.90, not 0.24.
     which = "the same key" if _ours(card) else "the same seed"
     if card.run is not None:
         which = f"the run id {card.run}"
@@ -163,7 +164,7 @@ def composition(card: Card) -> str:
 
 
 def at_most(bound: Bound) -> str:
-    """ε in words; where only bounds are known, or the two ends differ visibly, both are said."""
+    """ε in words; both ends are stated if only bounds are known, or if the two ends differ visibly."""
     low, high = float(bound.lower), float(bound.upper)
     if not math.isfinite(high):
         return f"ε is at least {down(low)} (no protection: no upper bound is known)"
@@ -178,7 +179,7 @@ def stopped_early(card: Card) -> bool:
 
 @lru_cache(maxsize=64)
 def epsilon_of(mechanism: Mechanism, delta: float) -> Bound | None:
-    """ε at δ; None where the accountant has no answer. Kept, since pages ask for the same again and again."""
+    """ε at δ; None if the accountant has no answer. Cached, since pages ask for the same values repeatedly."""
     try:
         return mechanism.epsilon(delta)
     except (BallsBinsError, ArithmeticError):
@@ -198,7 +199,7 @@ def under_others(mechanism: Mechanism, delta: float) -> dict[str, Bound | None]:
 
 @dataclass(frozen=True)
 class Replaced:
-    """What holds where one example is replaced by another: δ at twice ε, and ε at the same δ where it is known."""
+    """The guarantee if one example is replaced by another: δ at twice ε, and ε at the same δ if it is known."""
 
     twice_epsilon: float
     delta_at_twice: float
@@ -206,7 +207,7 @@ class Replaced:
 
 
 def replace_one(mechanism: Mechanism, claim: Bound, delta: float) -> Replaced:
-    """What is known where one example is replaced: ε at the same δ, and the plain cost of two changes.
+    """What is known if one example is replaced: ε at the same δ, and the simple cost of two changes.
 
     P(E) ≤ e^ε·Q(E) + δ and Q(E) ≤ e^ε·R(E) + δ give (2ε, (1 + e^ε)·δ).
     """
@@ -222,7 +223,7 @@ def replace_one(mechanism: Mechanism, claim: Bound, delta: float) -> Replaced:
 
 
 def never_covered(card: Card) -> list[str]:
-    """What no accounting of training steps covers, and, unless the run's arithmetic is known, floating point."""
+    """What no accounting of training steps covers; includes floating point unless the run's arithmetic is known."""
     sampler, floating_point = card.mechanism.sampler, card.floating_point
     batches = {
         BallsAndBins: "realised batch sizes and the batches themselves: given the sizes, balls-and-bins is shuffling",
@@ -240,7 +241,7 @@ def never_covered(card: Card) -> list[str]:
 
 
 def facts_of(card: Card, claim: Bound, others: dict[str, Bound | None], replaced: Replaced) -> dict[str, Any]:
-    """All that a statement says, in numbers and unrounded, as plain data for JSON."""
+    """Everything that a statement says, in unrounded numbers, as plain data for JSON."""
     saved = card.to_dict()
     for name in ("schema", "metrics", "details"):
         saved.pop(name)

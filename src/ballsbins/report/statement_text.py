@@ -1,7 +1,7 @@
-"""The privacy statement in words: what section 5.3 of "How to DP-fy ML" asks to be reported, item by item.
+"""The privacy statement in words: what section 5.3 of "How to DP-fy ML" asks authors to report, item by item.
 
-Every sentence says what is known and no more. What a card does not state is written as a condition ("must be"), what
-is only bounded as "at least … and at most …", what is only probable with its probability of failure.
+Every sentence says only what is known. Facts that a card does not state are written as a condition ("must be"),
+values that are only bounded as "at least … and at most …", and probable values with their probability of failure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ballsbins.samplers import BallsAndBins
 
 
 def statement_of(card: Card) -> Statement:
-    """The statement of a card; a claim that the accountant does not confirm is not put into words."""
+    """The statement of a card. A claim that the accountant does not confirm is refused."""
     claim = card.claim
     if card.stated is not None:
         refuse_false(card)
@@ -64,7 +64,7 @@ def statement_of(card: Card) -> Statement:
 
 
 def _section(title: str, items: tuple[Item, ...]) -> Section:
-    """Paragraphs begin with a capital, unless it is a symbol such as ε."""
+    """Paragraphs begin with a capital letter, unless they begin with a symbol such as ε."""
     return Section(
         title,
         tuple(
@@ -137,7 +137,7 @@ def _guarantee(card: Card, claim: Bound) -> tuple[Item, ...]:
 
 
 def _protected(card: Card, claim: Bound, replaced: Replaced) -> tuple[Item, ...]:
-    row = card.details.get("privacy_unit")  # what a row of the data is, where a trainer knows it
+    row = card.details.get("privacy_unit")  # what a row of the data is, if the trainer knows it
     named = f": a {row}" if is_line(row) else ""
     unit = (
         f"One training example{named}. Somebody who contributed k examples has the weaker protection of a group "
@@ -220,7 +220,7 @@ _METHODS: dict[Kind, str] = {
 
 
 def _about(card: Card) -> tuple[Section, ...]:
-    """Data set, date, contact and the like, and how good the model is; nothing if the card says nothing of them."""
+    """Data set, date, contact and similar facts, and the model's quality; empty if the card has none of them."""
     items = [Item(ABOUT[name], f"{text.rstrip('.')}.") for name, text in card.about.items()]
     plain = (str, int, float, bool)
     numbers = [

@@ -1,4 +1,4 @@
-"""The statement of several runs on one data set: what all of them together cost."""
+"""The statement of several runs on one data set: what all of them cost together."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ballsbins.report.statement import Item, Section, Statement
 
 
 def total_statement(cards: Sequence[tuple[str, Card]], delta: float | None = None) -> Statement:
-    """Put into words what several runs on the same data cost together, tuning runs included.
+    """Express in words what several runs on the same data, including tuning runs, cost together.
 
     Args:
-        cards: the cards of all runs, each with a name to call it by, such as its path.
-        delta: δ of the total, strictly between 0 and 1; None if all cards have the same.
+        cards: the cards of all runs, each with a name for it, such as its path.
+        delta: δ of the total, strictly between 0 and 1; None if all cards have the same δ.
 
     Returns:
         The statement of all runs together.
 
     Raises:
-        InvalidInputError: there is no card, two cards are of the same run, the number of examples differs, or there
-            is no δ that all cards share.
+        InvalidInputError: there is no card, two cards are of the same run, the number of examples differs, or the
+            cards do not share one δ and none is given.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -32,7 +32,7 @@ def total_statement(cards: Sequence[tuple[str, Card]], delta: float | None = Non
         >>> print(total_statement([("tuning", tuning), ("final", final)]).headline)
         2 runs together are (ε, δ)-differentially private for each training example: ε is at most ... at δ = 1e-6.
     """
-    # these need the accountant, which takes a while to import
+    # imported here because they need the accountant, which takes a while to import
     from ballsbins.report.plain_words import in_plain_words
     from ballsbins.report.statement_facts import at_most
     from ballsbins.total import Total
@@ -93,7 +93,7 @@ def _one(card: Card) -> str:
 
 
 def _checked(cards: Sequence[tuple[str, Card]], delta: float | None) -> tuple[float, int | None]:
-    """δ of the total, and the number of examples if it is known; what cannot be of one data set is refused."""
+    """δ of the total, and the number of examples if it is known; cards that cannot be of one data set are refused."""
     from ballsbins.report.check import shared_runs
 
     if not cards:
