@@ -1,4 +1,4 @@
-"""Pictures of results. Takes what the accountant answered, computes nothing, returns matplotlib Axes."""
+"""Pictures of results: takes answers of the accountant, computes nothing, and returns matplotlib Axes."""
 
 from ballsbins.plots.pictures import (
     auc_against_noise,

@@ -1,4 +1,4 @@
-"""Lines of a picture: the best value, a band for what is proved, and names beside lines in place of a legend."""
+"""Lines of a picture: the best value, a band between the proved bounds, and names beside the lines, not a legend."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-_WIDE = 0.1  # in log δ: bounds farther apart than this are drawn as two lines
-_SPOTS = 40  # places along a line that are tried
-_PAD = 1.0  # points around a name
+_WIDE = 0.1  # difference in log δ: bounds farther apart than this are drawn as two lines
+_SPOTS = 40  # places along a line to try for its name
+_PAD = 1.0  # points of clear space around a name
 _GAP = 4.0  # points between a line and its name
 _SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1), (0, 1), (0, -1))  # right above, left below, …, above, below
 
 
 class Line(NamedTuple):
-    """What was drawn, in the units of the data, and what it is called; without a name it is only kept clear of."""
+    """A drawn line in data units, and its name. A line without a name is not labelled, but names avoid it."""
 
     name: str
     x: Array
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def stacked(bounds: Sequence[Bound]) -> tuple[Array, Array, Array]:
-    """Lower, value and upper of one bound a point."""
+    """Lower, value and upper of the bounds, one bound per point."""
     lower, value, upper = np.array(
         [[float(bound.lower), float(bound.value), float(bound.upper)] for bound in bounds], dtype=np.float64
     ).T
@@ -42,7 +42,7 @@ def stacked(bounds: Sequence[Bound]) -> tuple[Array, Array, Array]:
 def draw_bound(
     axes: Axes, x: Array, name: str, bound: tuple[Array, Array, Array], floor: float
 ) -> list[Line]:
-    """Draw one curve on a logarithmic y axis; what is below `floor` is left out. Returns what to label."""
+    """Draw one curve on a logarithmic y axis, without values below `floor`. Returns the line to label."""
     lower, value, upper = bound
     style = look(name)
     shown = (upper >= floor) & np.isfinite(upper)
@@ -73,7 +73,7 @@ def draw_bound(
 
 
 def label_lines(axes: Axes, lines: Sequence[Line], fontsize: float = 9.5) -> None:
-    """Write every name once, where it is nearest to its own line and covers neither a line nor a name.
+    """Write every name once, at the place nearest to its own line that covers neither a line nor a name.
 
     Call it last: the limits and scales of the axes must not change after it.
     """
@@ -118,7 +118,7 @@ def label_lines(axes: Axes, lines: Sequence[Line], fontsize: float = 9.5) -> Non
 
 
 def _path(axes: Axes, line: Line) -> Array:
-    """The line as points on the screen, close together."""
+    """The line as closely spaced points on the screen."""
     points = np.column_stack([line.x, line.y]).astype(np.float64)
     points = points[np.isfinite(points).all(axis=1)]
     if axes.get_yscale() == "log":
@@ -158,15 +158,15 @@ def _cost(
     covered = float(sum(_within(path, box).sum() for path in every))
     for other in taken:
         overlap = np.minimum(high, other[2:]) - np.maximum(low, other[:2])
-        if (overlap > -half[1]).all():  # leave at least half a line between two names
+        if (overlap > -half[1]).all():  # keep at least half a line between two names
             covered += 1000.0
     near = _distance(own, box)
     confusing = sum(max(0.0, 2.0 * near + 6.0 - _distance(path, box)) for path in rivals)
-    # a little towards the top right, where lines are apart
+    # prefer the top right slightly, where lines are further apart
     return 20.0 * covered + 3.0 * confusing + near - 0.004 * float(center[0]) - 0.02 * float(center[1])
 
 
 def _distance(path: Array, box: Array) -> float:
-    """Least distance of a line from a box."""
+    """The least distance between a line and a box."""
     beyond = np.maximum(np.maximum(box[:2] - path, path - box[2:]), 0.0)
     return float(np.hypot(beyond[:, 0], beyond[:, 1]).min())

@@ -1,6 +1,6 @@
 """The pictures: δ against ε; what noise, batch size and epochs cost; AUC against σ.
 
-Lines and bands show what is computed, bars what was sampled.
+Lines and bands show computed values, and bars show sampled values.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def privacy_curves(
     title: str | None = None,
     floor: float = 1e-12,
 ) -> Axes:
-    """Curves δ(ε) by the name of their sampler, with a level at `delta`; what is below `floor` is left out.
+    """Curves δ(ε) by sampler name, with a line at `delta`; values below `floor` are left out.
 
-    `samples` has Monte Carlo bounds on some of them, each with its own ε: bars from the lower to the upper bound.
+    `samples` has Monte Carlo bounds for some of them, each with its own ε, drawn as bars from the lower to the upper
+    bound.
     """
     x = np.asarray(epsilon, dtype=np.float64)
     axes = new_axes(title, "ε", "δ")
@@ -61,14 +62,14 @@ def privacy_curves(
 
 
 def mark_delta(axes: Axes, delta: float) -> Line:
-    """A dashed level at δ, with its name to be placed beside it."""
+    """A dashed line at δ, with its name to be placed beside it."""
     axes.axhline(delta, color=_LEVEL, linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
     ends = np.array(axes.get_xlim())
     return Line(f"δ = {number(delta)}", ends, np.array([delta, delta]), _LEVEL)
 
 
 def _bars(axes: Axes, name: str, at: ArrayLike, bound: Bound, floor: float) -> Line:
-    """Bars with ends, in the colour of their curve but dark enough to be seen on it."""
+    """Bars with end caps, in the colour of their curve but dark enough to be seen on it."""
     x, value = np.asarray(at, dtype=np.float64), np.asarray(bound.value, dtype=np.float64)
     lower, upper = np.maximum(np.asarray(bound.lower), 0.1 * floor), np.asarray(bound.upper)
     shown = upper >= floor
@@ -97,14 +98,14 @@ def _sampled(bound: Bound) -> str:
 def epsilon_against_noise(
     noise: ArrayLike, curves: Mapping[str, Sequence[Bound]], *, title: str | None = None
 ) -> Axes:
-    """ε at one δ against σ, by the name of the sampler."""
+    """ε at one δ against σ, by sampler name."""
     return _epsilon(noise, curves, title, "noise multiplier σ")
 
 
 def epsilon_against_epochs(
     epochs: ArrayLike, curves: Mapping[str, Sequence[Bound]], *, title: str | None = None
 ) -> Axes:
-    """ε at one δ against the number of epochs, by the name of the sampler."""
+    """ε at one δ against the number of epochs, by sampler name."""
     return _epsilon(epochs, curves, title, "epochs")
 
 
@@ -122,7 +123,7 @@ def _epsilon(at: ArrayLike, curves: Mapping[str, Sequence[Bound]], title: str | 
 def noise_against_batch_size(
     sizes: ArrayLike, noise: Mapping[str, ArrayLike], *, title: str | None = None
 ) -> Axes:
-    """The least σ that meets a target, against the expected batch size, by the name of the sampler."""
+    """The least σ that meets a target, against the expected batch size, by sampler name."""
     x = np.asarray(sizes, dtype=np.float64)
     axes = new_axes(title, "expected batch size", "noise multiplier σ")
     axes.set_xscale("log")
@@ -136,7 +137,7 @@ def noise_against_batch_size(
 
 
 def _finished(axes: Axes, x: np.ndarray, lines: list[Line]) -> Axes:
-    """Limits, ticks that can be read, and names."""
+    """Set limits and readable ticks, and add names."""
     axes.set_xlim(float(x.min()), float(x.max()))
     every = np.concatenate([np.zeros(0), *(line.y[np.isfinite(line.y) & (line.y > 0)] for line in lines)])
     if not every.size:
@@ -155,9 +156,9 @@ def auc_against_noise(
     axes: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """AUC with error bars, by the name of the sampler: σ, mean and error (one standard deviation, say) of each.
+    """AUC with error bars, by sampler name: σ, mean and error (for example one standard deviation) of each.
 
-    σ is on a logarithmic scale below 0.1 and on a linear one above; σ = 0 (no noise) stands at the left end.
+    σ is on a logarithmic scale below 0.1 and on a linear one above; σ = 0 (no noise) is at the left end.
     """
     if axes is None:
         axes = new_axes(title, "noise multiplier σ", "AUC")
@@ -189,7 +190,7 @@ def auc_against_noise(
 
 
 def _forward(sigma: Array) -> Array:
-    """Where σ stands on the axis."""
+    """The position of σ on the axis."""
     sigma = np.asarray(sigma, dtype=np.float64)
     low = _JOIN + _DECADE * np.log10(np.maximum(sigma, 1e-12) / _JOIN)
     return np.where(sigma >= _JOIN, sigma, low)
@@ -202,7 +203,7 @@ def _backward(place: Array) -> Array:
 
 
 def _ticks(axes: Axes, least: float, largest: float, without: float | None) -> None:
-    """Powers of ten below 0.1, round numbers above, and 0 where there is no noise."""
+    """Ticks at powers of ten below 0.1, at round numbers above, and at 0 if there is a run without noise."""
     decades = [10.0**k for k in range(int(np.floor(np.log10(least))), 0) if 10.0**k >= 0.99 * least]
     span = max(largest - _JOIN, 0.0)
     step = next(size for size in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, np.inf) if span / size <= 6.0)

@@ -1,4 +1,4 @@
-"""One look for all pictures: colours that colour-blind people tell apart, direct labels, readable at 600 pixels."""
+"""One look for all pictures: colour-blind-safe colours, direct labels, readable at 600 pixels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LOOKS: Mapping[str, Mapping[str, Any]] = {
     "deterministic": {"color": "#555555", "linestyle": ":", "linewidth": 1.8, "zorder": 2},
 }
 _OTHER: Mapping[str, Any] = {"color": "#CC79A7", "linestyle": "-", "linewidth": 1.8, "zorder": 3}
-_TITLE = 64  # characters of a title that are as wide as a picture
-_SYMBOL = 1  # characters of a label that stands upright: ε, δ
+_TITLE = 64  # number of title characters that fit the width of a picture
+_SYMBOL = 1  # maximum length of a label that stands upright: ε, δ
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SETTINGS: Mapping[str, Any] = {
     "figure.figsize": (6.4, 4.2),
@@ -46,13 +46,13 @@ _SETTINGS: Mapping[str, Any] = {
     "axes.axisbelow": True,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
-    "svg.hashsalt": "ballsbins",  # the same picture is the same file
+    "svg.hashsalt": "ballsbins",  # makes the same picture give the same file
     "path.simplify": True,
 }
 
 
 def look(name: str) -> dict[str, Any]:
-    """How the line of that name is drawn; what stands after a comma is a remark."""
+    """How to draw the line of this name; text after a comma is a remark."""
     return dict(LOOKS.get(name.partition(",")[0], _OTHER))
 
 
@@ -87,7 +87,7 @@ def new_panels(titles: Sequence[str | None], x: str, y: str, columns: int = 2) -
 
 
 def number_axis(axis: Axis) -> None:
-    """Ticks of a logarithmic axis that can be read: 1, 2, 5 over few decades, powers of ten over many."""
+    """Readable ticks for a logarithmic axis: 1, 2, 5 over few decades, powers of ten over many."""
     ticker = _extras.load("matplotlib.ticker", feature="Drawing pictures", extra="plots")
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
@@ -110,7 +110,7 @@ def number(value: float) -> str:
 
 
 def save(axes: Axes, path: Path | str) -> None:
-    """Write the figure of these axes; the format follows from the ending."""
+    """Write the figure of these axes; the file name's suffix decides the format."""
     matplotlib = _extras.load("matplotlib", feature="Drawing pictures", extra="plots")
     target = Path(path)
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
