@@ -49,7 +49,7 @@ class Command(TyperCommand):
             raise InvalidInputError(option, error.value, error.bound, error.advice) from None
 
 
-# which file has which commands: asked for one of them, a cold start reads and builds no other
+# Which module has which commands: a cold start for one command imports and builds no others.
 PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "Privacy of a run": {
         "privacy": ("epsilon", "delta", "calibrate", "plan"),
@@ -124,6 +124,6 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("ballsbins: interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader, perhaps `head`, has closed the pipe
         sys.stderr.close()
         sys.exit(0)

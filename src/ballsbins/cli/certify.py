@@ -21,7 +21,7 @@ from ballsbins.proof.certificate import Certificate
 from ballsbins.report.numbers import batches_of, stated, too_large_delta, up
 
 _QUESTION = "What is proved"
-_MINUTES = 10.0  # of CPU time for a proof, unless another limit is given
+_MINUTES = 10.0  # default limit on the CPU time for a proof
 
 
 def register(app: typer.Typer) -> None:

@@ -74,7 +74,7 @@ def reproduce(
             raise InvalidInputError("--data", str(data), f"left out for {name}", "Only utility takes data.")
         run = functools.partial(run, data=data)  # type: ignore[call-arg]  # looked up above
     try:
-        out.mkdir(parents=True, exist_ok=True)  # check this before any work: its results could not be saved
+        out.mkdir(parents=True, exist_ok=True)  # before any work, whose results could not be saved otherwise
     except OSError as error:
         raise InvalidInputError(
             "--out", str(out), f"a directory that can be made ({error.strerror})", "Name another one."

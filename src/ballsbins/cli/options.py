@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ballsbins.accounting.monte_carlo import MonteCarlo
 
 RUN, DATA = "What is run", "The data"
-MONTE_CARLO = "monte-carlo"  # what `--method` calls it
+MONTE_CARLO = "monte-carlo"  # its name in `--method`
 _SIGMA = "σ: standard deviation of the noise divided by the clip norm."
 _SAMPLED = "Monte Carlo"
 
@@ -296,7 +296,7 @@ class Sampling:
         return {name: value for name in fields if (value := getattr(self, name)) is not None}
 
 
-# what `MonteCarlo` calls the options whose names differ
+# names of options in `MonteCarlo`, if they differ
 _FIELDS = {
     "error_prob": "error_probability",
     "grid": "epsilons",

@@ -18,7 +18,7 @@ from ballsbins.samplers import KEY_FILE_VARIABLE, new_key
 if TYPE_CHECKING:
     from ballsbins.training.machine_check import MachineCheck
 
-# A batch of several chunks of rows that do not come out even, on a network of the paper's widths.
+# A batch of several chunks that its rows do not fill evenly, on a network of the paper's widths.
 _ROWS, _BUCKETS, _CATEGORIES, _INTEGERS = 1000, 200, 26, 13
 
 
@@ -95,7 +95,7 @@ def generate(
         made = criteo.generate(out, criteo.FORMATS[form], examples, seed=seed, progress=progress)
     if json:
         facts = {"path": str(made.path), "examples": made.num_examples, "positives": made.positives}
-        auc = made.best_auc if made.best_auc == made.best_auc else None  # NaN where all labels are alike
+        auc = made.best_auc if made.best_auc == made.best_auc else None  # NaN if all labels are equal
         return output.print_json(facts | {"best_auc": auc})
     screen = output.console()
     screen.print(f"[bold]{made.num_examples:,} examples[/bold] in {made.path}, format {form}, seed {seed}")
@@ -249,6 +249,6 @@ def _torch() -> MachineCheck | None:
         return None
     from ballsbins.training.torch.machine_check import check_torch
 
-    with warnings.catch_warnings():  # of Opacus' own hooks, in every training loop there is
+    with warnings.catch_warnings():  # Opacus' own hooks warn in every training loop
         warnings.simplefilter("ignore")
         return check_torch()

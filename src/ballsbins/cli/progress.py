@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ballsbins.data.criteo.encode import DataProgress
     from ballsbins.training.jax.trainer import StepProgress
 
-_SMOOTHING = 0.95  # weight of the earlier losses in the one that is shown
+_SMOOTHING = 0.95  # weight of earlier losses in the displayed loss
 
-INTERRUPTED = 130  # exit code of a command that Ctrl-C ended, whether or not it had something to show
+INTERRUPTED = 130  # exit code after Ctrl-C, whether or not the command had results to show
 
 
 def log(line: Any) -> None:
@@ -152,12 +152,12 @@ def training_bar(out: Console, title: str = "training") -> Iterator[Callable[[St
             nonlocal begin, smooth
             now = time.monotonic()
             if begin is None:
-                begin = (now, at.steps)  # the first step compiles: rates count from here
+                begin = (now, at.steps)  # the first step compiles, so rates count from here
             text = f"{at.steps:,}/{at.total_steps:,} steps"
-            if at.steps > begin[1]:  # by the expected size of batches: the realised ones are secret
+            if at.steps > begin[1]:  # use the expected batch size: actual sizes are secret
                 rate = (at.steps - begin[1]) * at.expected_batch_size / (now - begin[0])
                 text += f", {rate:,.0f} examples/s"
-            if at.loss == at.loss:  # an empty batch has none
+            if at.loss == at.loss:  # an empty batch has no loss
                 smooth = at.loss if smooth is None else _SMOOTHING * smooth + (1 - _SMOOTHING) * at.loss
             loss = "" if smooth is None else f"loss {smooth:.4f} (not private)"
             bars.update(task, total=at.total_steps, completed=at.steps, at=text, loss=loss)
@@ -198,7 +198,7 @@ class SamplesBar:
                 self._shown.enter_context(telling(lambda: f"{self._done:,} of {self._total:,} samples"))
         self._bar.update(self._task, completed=self._done)
         looks = tuple(len(outcome.looks) for outcome in outcomes)
-        if looks != self._looks and sys.stderr.isatty():  # the bound changes only then
+        if looks != self._looks and sys.stderr.isatty():  # the bound changes only after a new look
             self._looks = looks
             self._bar.update(self._task, description=self._bound(outcomes))
         if over:
@@ -223,7 +223,7 @@ def interruptions() -> Iterator[Callable[[], bool]]:
         came = True
         signal.default_int_handler(number, frame)
 
-    main = threading.current_thread() is threading.main_thread()  # only there can handlers be set
+    main = threading.current_thread() is threading.main_thread()  # handlers can be set only there
     usual = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if usual:
         signal.signal(signal.SIGINT, note)

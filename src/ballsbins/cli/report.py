@@ -288,7 +288,7 @@ def _show(found: Any) -> None:
     for who, bound in parts.items():
         why = " is known for shuffled batches" if isinstance(run.mechanism.sampler, Shuffle) else ""
         method = f"none{why}" if bound is None else how(bound)
-        out.print(f"{who}: {method}", style="dim", markup=False)  # what a card says is text, not markup
+        out.print(f"{who}: {method}", style="dim", markup=False)  # the card's content is text, not markup
     if not found.agrees:
         return
     out.print()

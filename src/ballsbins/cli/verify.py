@@ -21,7 +21,7 @@ from ballsbins.report.numbers import batches_of, down, stated, too_large_delta, 
 
 # samples per direction: enough to agree within 10 % at every setting of benchmarks/verify.py
 _FEW_EPOCHS, _MANY_EPOCHS = 250_000, 26_000
-DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 is an error in the question
+DISAGREE, INCONCLUSIVE = 1, 3  # exit codes; 2 means an error in the question
 _NOTHING = 1e-300  # two δ below this both count as 0
 _VERDICTS = {  # of `verify`, by the worst of its comparisons
     "agree": "δ and its samples agree",
@@ -41,7 +41,7 @@ class Check:
     direction: str
     exact: Bound
     sampled: Bound
-    other: float = 0.0  # lower bound on the δ of the other direction, by both methods
+    other: float = 0.0  # lower bound on the δ of the other direction, from both methods
 
     @property
     def factor(self) -> float:
@@ -117,7 +117,7 @@ def verify(
     if not within > 0.0:
         raise InvalidInputError("--within", within, "above 0", "0.1 asks for a factor of 1.1.")
     mechanism, derived = run.mechanism()
-    # the confidence is shared over all ε, so that a false alarm at any of them is as rare as stated
+    # divide the confidence among all ε, so that a false alarm at any of them is as rare as stated
     rare = error_probability(1e-6 if sampling.error_prob is None else sampling.error_prob)
     many = usual_samples(mechanism) if sampling.samples is None else sampling.samples
     method = replace(sampling, samples=many, error_prob=rare / len(epsilon)).monte_carlo()

@@ -108,7 +108,8 @@ def serve(
     """A local page with sliders: ε of the four samplers, curves, noise for a target, and the statement."""
     from ballsbins.web import server
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is how it ends, and cuts nothing short
+    # Ctrl-C is the normal way to stop the server; it interrupts no work that matters.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     proof = None
     if certificate is not None:
         made, proof = proof_in(certificate)
