@@ -20,9 +20,8 @@ arrow = Later("pyarrow", feature="Batching tables", extra="data")
 parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 
 _ROWS, _BYTES = 1 << 16, 1 << 23  # size limits of a sample
-_READ_ROWS = (
-    1 << 10
-)  # rows per read: rows may be far wider than in the footers, which count repeated words only once
+# Rows per read: rows may be far wider than the footers say, which count repeated words only once.
+_READ_ROWS = 1 << 10
 _PLACES = 8  # number of places in the table from which a sample is taken
 KEPT_BYTES = 12  # a position and a place, which every row carries while it is sorted
 

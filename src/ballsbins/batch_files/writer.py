@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Writing batch files", extra="data")
 parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
-_MOST_BYTES = (
-    1 << 25
-)  # limit of a row group whose rows are wider than the first ones; a single batch may exceed it
+# Limit of a row group in bytes, in case later rows are wider than the first ones; a single batch may exceed it.
+_MOST_BYTES = 1 << 25
 _TAKEN_GROUPS = 8  # row groups whose rows are put in order at once
 _MOST_PADDED = 1 << 20  # rows, including blank ones, that are put in order at once
 

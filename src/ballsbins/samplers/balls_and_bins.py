@@ -182,9 +182,8 @@ class BallsAndBins(TruncatingSampler, type_name="balls_and_bins"):
         return uniform_below(self.steps, words[:, 0], redraw)
 
     def _least_memory(self, num_examples: int) -> int:
-        return (
-            6 * num_examples + 8 * self.steps
-        )  # an index and a bin per example; the beginning of each batch
+        # an index and a bin for each example, and the beginning of each batch
+        return 6 * num_examples + 8 * self.steps
 
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
         keystream = self._keystream(key, epoch)

@@ -233,9 +233,7 @@ def _manifest(plan: BuildPlan, key: Key, epoch: int, per_file: int) -> Manifest:
         bins = replace(plan, sampler=BallsAndBins(plan.sampler.steps), mechanism=None)
         return replace(bins.manifest(key, epoch), batches_per_file=per_file)
     drawn = stored_epoch(plan.sampler, epoch)
-    row_order_of(
-        plan.sampler, key, drawn, plan.num_examples, plan.identity
-    )  # raises for samplers that have none
+    row_order_of(plan.sampler, key, drawn, plan.num_examples, plan.identity)  # raises if it has none
     return replace(plan.manifest(key, drawn), batches_per_file=per_file)
 
 

@@ -124,9 +124,8 @@ def shuffled_boundaries(
     by_word = np.argsort(words, kind="stable")
     order, words = order[by_word], words[by_word]
     break_ties(keystream, order, words[1:] == words[:-1])
-    before = (
-        np.cumsum(np.where(wanted, counts, 0)) - ends
-    )  # number of gathered rows minus number of all rows, up to the end of each prefix
+    # number of gathered rows minus number of all rows, up to the end of each prefix
+    before = np.cumsum(np.where(wanted, counts, 0)) - ends
     high, low = _places(keystream, order[ranks + before[prefixes]])
     return tuple(zip(high.tolist(), low.tolist(), strict=True))
 

@@ -109,9 +109,8 @@ def _rows(
         columns[name] = _category(form, name, words, index, absent, count)
     for place, name in enumerate(form.integers):
         size = np.minimum(random.exponential(1.0 + place % 4, _CHUNK), 14.0)
-        number = np.floor(np.expm1(size)).astype(np.int64) - (
-            place == 1
-        )  # the second may be −1, as in the real file
+        # the second integer may be −1, as in the real file
+        number = np.floor(np.expm1(size)).astype(np.int64) - (place == 1)
         absent = random.random(_CHUNK) < _MISSING
         logits += np.where(absent, 0.0, 0.15 * (-1.0) ** place * (size - 1.0 - place % 4))
         columns[name] = arrow.array(number[:count], mask=absent[:count])
