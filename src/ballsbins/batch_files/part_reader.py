@@ -110,7 +110,7 @@ class PartReader:
 
 
 class _Window:
-    """A file-like view of a file of which only the bytes of one row group are in memory."""
+    """A file-like view of a part, with only the bytes of one row group in memory."""
 
     closed = False
 

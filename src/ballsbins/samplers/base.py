@@ -251,7 +251,7 @@ class Sampler(ABC):
         return _check.integer("num_examples", num_examples, 0, MAX_EXAMPLES, advice=advice)
 
     def _check_memory(self, num_examples: int) -> None:
-        """Raise if an epoch of so many examples cannot fit into this machine's memory, before anything is drawn."""
+        """Raise if an epoch of this many examples cannot fit into this machine's memory, before anything is drawn."""
         memory, least = physical_memory(), self._least_memory(num_examples)
         if least > memory:
             bound = f"so small that its {least:,} bytes (for {self.steps:,} steps) fit the {memory:,} here"
@@ -259,7 +259,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _least_memory(self, num_examples: int) -> int:
-        """Return a lower bound, in bytes, on the memory needed to draw a batch of so many examples."""
+        """Return a lower bound, in bytes, on the memory needed to draw a batch of this many examples."""
 
     @abstractmethod
     def _draw(self, num_examples: int, key: Key, epoch: int) -> Draw:
