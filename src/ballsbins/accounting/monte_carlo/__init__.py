@@ -1,4 +1,4 @@
-"""The paper's Monte Carlo accountant, corrected, and past it: bounds on δ with a stated confidence."""
+"""The paper's Monte Carlo accountant, corrected and extended: bounds on δ with a stated confidence."""
 
 from __future__ import annotations
 

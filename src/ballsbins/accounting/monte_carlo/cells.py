@@ -1,14 +1,14 @@
 """Sums of log-normals from how many coordinates fall into which cell of the real line.
 
-Cut the line of g ∼ N(0, 1) into cells. Only the cell of each coordinate is drawn: one by one or, where there are more
-coordinates than cells, as counts, so a sum of 10⁶ log-normals costs a few hundred binomial numbers. Given the cells,
+Cut the line of g ∼ N(0, 1) into cells, and draw only the cell of each coordinate: one by one or, if there are more
+coordinates than cells, as counts. So a sum of 10⁶ log-normals costs a few hundred binomial numbers. Given the cells,
 S = ΣZ_t/T has a known mean M = Σ y and varies little: with w the range of Z/T over a cell, Hoeffding's lemma says
 
     E[e^{±θS} | cells] ≤ e^{±θM + θ²v/2},      v = Σ w²/4.
 
-All are closed forms: the mass of a cell is a difference of normal distribution functions, and the mean of Z and of Z²
-over it are the same difference shifted by s and by 2s. Nothing here is a quadrature, and nothing comes from the exact
-accountant.
+Everything is in closed form: the mass of a cell is a difference of normal distribution functions, and the means of Z
+and of Z² over it are the same difference shifted by s and by 2s. Nothing here uses quadrature, and nothing comes from
+the exact accountant.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from scipy.special import log_ndtr
 
 from ballsbins.accounting.curve import Array
 
-_ROUNDING = 1e-10  # relative, of the mean of Z² over a cell
-_SLAB = 2**15  # numbers drawn at a time: what stays in the cache
-_BREAK_EVEN = 0.7  # coordinates for each cell: with more of them, counts are drawn faster than cells
+_ROUNDING = 1e-10  # relative rounding of the mean of Z² over a cell
+_SLAB = 2**15  # numbers drawn at a time: they stay in the cache
+_BREAK_EVEN = 0.7  # coordinates per cell: with more, drawing counts is faster than drawing cells
 
 
 def log_mass(left: Array, right: Array) -> Array:
-    """log(Φ(right) − Φ(left)), taken in the tail where the interval lies."""
+    """log(Φ(right) − Φ(left)), computed in the tail where the interval lies, to keep digits."""
     mirrored = left > 0.0
     near = log_ndtr(np.where(mirrored, -left, right))
     far = log_ndtr(np.where(mirrored, -right, left))
@@ -37,7 +37,7 @@ def log_mass(left: Array, right: Array) -> Array:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells between `edges`, the first of them open to −∞; Z/T is measured in units of e^`log_unit`."""
+    """The cells between `edges`, the first extending to −∞; Z/T is measured in units of e^`log_unit`."""
 
     s: float
     steps: int
@@ -78,10 +78,10 @@ def _normalised(log_chance: Array) -> Array:
 
 
 class Law:
-    """Independent tilted coordinates below a cell; if `first` is above 0, one of them in the cells from there on."""
+    """Independent tilted coordinates below a cell; if `first` > 0, one of them is in the cells from `first` on."""
 
     def __init__(self, cells: Cells, theta: float, first: int, top: int) -> None:
-        """The cells are those up to `top`, exclusive."""
+        """Use the cells up to `top`, exclusive."""
         tilts = cells.log_tilts(np.array([theta]))[0, :top]
         log_chance = cells.log_mass[:top] + tilts
         self._below = _normalised(log_chance)

@@ -8,24 +8,25 @@ fails with probability at most β. With p = q·e^{±u} and g(t) = t − log(1+t)
 
     KL(q‖p) = q·g((p−q)/q) + (1−q)·g(−(p−q)/(1−q)),
 
-two terms that are never negative, so that nothing cancels; u is found by bisection of log u. There is no floor: no
-hits in m samples give 1 − β^{1/m} to rounding, for any m.
+two terms that are never negative, so nothing cancels; u is found by bisection of log u. There is no floor: no hits in
+m samples give 1 − β^{1/m} up to rounding, for any m.
 
 Empirical Bernstein (Maurer and Pontil 2009, theorem 4) uses the sample variance V as well,
 
     p = q ± (√(2V·log(2/β)/m) + 7·log(2/β)/(3(m−1))),
 
-and is better where V is far below q(1−q) and m·q is large.
+and is better if V is far below q(1−q) and m·q is large.
 
-Betting (after Waudby-Smith and Ramdas 2024) sees the whole distribution: somebody who bets the share a of his money
-that numbers are below m, at odds that are fair if the mean is m, has Π(1 + a(m − x_i)/(1 − m)) in the end. If the
-mean is m or more, his expected money never grows, so he has 1/β with probability at most β. We bet equal parts of it
-at stakes a = 1, ½, ¼, …: a martingale still, which needs no order of the samples, only how often each value came. The
-upper bound is the least m refuted. For the lower bound he bets on numbers above m, Π(1 + a(x_i − m)/m).
+Betting (after Waudby-Smith and Ramdas 2024) uses the whole distribution. A player bets the share a of his money that
+numbers are below m, at odds that are fair if the mean is m. He ends with Π(1 + a(m − x_i)/(1 − m)). If the mean is m
+or more, his expected money never grows, so he reaches 1/β with probability at most β. We split the money equally over
+the stakes a = 1, ½, ¼, …. This is still a martingale, and it does not need the order of the samples, only how often
+each value occurred. The upper bound is the least m refuted. For the lower bound the player bets on numbers above m,
+Π(1 + a(x_i − m)/m).
 
-A bound that is shown before the planned m, or after m was extended, must hold at all times at once: `spend` gives
-the share of β for the k-th of a sequence of looks (after 1, 2, 4, … blocks of samples); the shares sum to β, and
-between two looks the last one's bound stays valid.
+A bound that is shown before the planned m, or after m was extended, must hold at all times at once. `spend` gives
+the share of β for the k-th of a sequence of looks (after 1, 2, 4, … blocks of samples). The shares sum to β, and
+between two looks the bound of the last look stays valid.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import Array
 
-_HALVINGS = 75  # of at most e^750: to a rounding
-_TERMS = 11  # of that series, the first two of which are 0
-_SERIES = 0.02  # below, ten terms of the series of t − log(1+t) have all digits
-_TINY = 1e-300  # next to the least double: keeps logarithms and quotients finite
-_FARTHEST = 50.0  # logs below the mean at which a lower bound is worth nothing
-_MAURER_PONTIL = 7.0 / 3.0  # of the empirical Bernstein bound (Maurer and Pontil, 2009, theorem 4)
-_BET_HALVINGS = 28  # of at most 700: to 3·10⁻⁶ of the bound, on its outer side
-_TINIEST = 1e-22  # of u: below it p and q agree to rounding
+_HALVINGS = 75  # halvings of a range of at most e^750: down to rounding
+_TERMS = 11  # terms of the series below, the first two of which are 0
+_SERIES = 0.02  # for smaller |t|, ten terms of the series of t − log(1+t) have all digits
+_TINY = 1e-300  # near the least double: keeps logarithms and quotients finite
+_FARTHEST = 50.0  # a lower bound this many logs below the mean is useless
+_MAURER_PONTIL = 7.0 / 3.0  # constant of the empirical Bernstein bound (Maurer and Pontil, 2009, theorem 4)
+_BET_HALVINGS = 28  # halvings of a range of at most 700: to 3·10⁻⁶ of the bound, on its outer side
+_TINIEST = 1e-22  # least u: below it p and q agree up to rounding
 
 
 def error_probability(value: float) -> float:
@@ -92,7 +93,7 @@ def _divergence(q: Array, u: Array, sign: float) -> Array:
 
 
 def _solve(q: Array, count: float, beta: float, sign: float) -> Array:
-    """Log p, on the outer side of the solution."""
+    """Log p, rounded to the outer side of the solution."""
     target = math.log(1.0 / beta) / count
     with np.errstate(divide="ignore"):
         log_q = np.log(q)
@@ -139,7 +140,7 @@ def log_bernstein_upper(mean: Array, variance: Array, count: float, beta: float)
 
 
 def log_bernstein_lower(mean: Array, variance: Array, count: float, beta: float) -> Array:
-    """Log of the empirical-Bernstein lower bound, −∞ where it says nothing."""
+    """Log of the empirical-Bernstein lower bound; −∞ where it gives no information."""
     if count < 2:
         return np.full_like(mean, -np.inf)
     low = np.maximum(mean - _bernstein(variance, count, beta), 0.0)
@@ -148,7 +149,7 @@ def log_bernstein_lower(mean: Array, variance: Array, count: float, beta: float)
 
 
 def _money(gains: Array, counts: Array) -> float:
-    """Log of the money in the end: equal parts at stakes 1, ½, ¼, … on gains ≥ −1."""
+    """Log of the final money: equal parts at stakes 1, ½, ¼, … on gains ≥ −1."""
     stakes = 0.5 ** np.arange(2 + math.ceil(0.5 * math.log2(max(counts.sum(), 1.0))))
     with np.errstate(divide="ignore"):
         logs = np.log1p(np.maximum(stakes[:, None] * gains, -1.0)) @ counts
@@ -158,7 +159,7 @@ def _money(gains: Array, counts: Array) -> float:
 def _refuted(
     gains: Callable[[float], Array], counts: Array, beta: float, inner: float, outer: float
 ) -> float:
-    """Between log m = `inner`, which is not refuted, and `outer`, the nearest that is, on its outer side."""
+    """Bisect between log m = `inner`, not refuted, and `outer`, refuted; return the refuted end of the last step."""
     for _ in range(_BET_HALVINGS):
         middle = 0.5 * (inner + outer)
         if _money(gains(math.exp(middle)), counts) >= math.log(1.0 / beta):
@@ -169,7 +170,7 @@ def _refuted(
 
 
 def log_bet_upper(values: Array, counts: Array, beta: float) -> float:
-    """Log of the upper bound by betting on the mean of numbers in [0, 1], given how often each came."""
+    """Log of the upper bound by betting on the mean of numbers in [0, 1], given how often each occurred."""
     mean = float(values @ counts) / float(counts.sum())
     if mean >= 1.0:
         return 0.0
@@ -178,7 +179,7 @@ def log_bet_upper(values: Array, counts: Array, beta: float) -> float:
 
 
 def log_bet_lower(values: Array, counts: Array, beta: float) -> float:
-    """Log of the lower bound by betting, −∞ where nothing is refuted."""
+    """Log of the lower bound by betting; −∞ if nothing is refuted."""
     mean = float(values @ counts) / float(counts.sum())
     if mean <= 0.0:
         return -math.inf
@@ -190,5 +191,5 @@ def log_bet_lower(values: Array, counts: Array, beta: float) -> float:
 
 
 def spend(beta: float, look: int) -> float:
-    """The share of β for the look number 0, 1, 2, …: they sum to β, so that all looks hold together."""
+    """The share of β for look number 0, 1, 2, …: the shares sum to β, so that all looks hold together."""
     return beta / ((look + 1.0) * (look + 2.0))

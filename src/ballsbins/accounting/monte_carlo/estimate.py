@@ -1,8 +1,8 @@
 """From sampled losses to bounds on δ at every ε, in constant memory.
 
-Losses are counted on a lattice, upper bounds rounded up and lower bounds rounded down, so one set of samples serves
-all ε, 10⁹ samples take no more memory than 10⁵, and two estimates merge by adding integers: exactly associative, so
-the answer cannot depend on how the work was divided.
+Losses are counted on a lattice; upper bounds are rounded up and lower bounds down. So one set of samples serves all
+ε, and 10⁹ samples take no more memory than 10⁵. Two estimates merge by adding integers, which is exactly associative,
+so the answer cannot depend on how the work was divided.
 
 The contribution of a loss, in units of its range b(ε) (see `pairs`),
 
@@ -13,7 +13,7 @@ f↑(L) = f(min(L, L*)), f↓(L) = 1 − f(max(L, L*)). For a loss known to lie 
 
     f↑(l) − f↓(h) ≤ inf f ≤ f ≤ sup f = f↑(h) − f↓(l),
 
-so that means over samples need the two counts only, not the pairs; the same with f² for second moments.
+so means over samples only need the two counts, not the pairs. The same holds with f² for second moments.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ballsbins.errors import InvalidInputError
 
 Counts = NDArray[np.int64]
 
-STEP = 4e-4  # of the lattice, in units of 1/(1+τ): costs about that much of δ, relatively
-_ROUNDING = 1e-12  # more than that of the points of a lattice
-_REACH = 37.0  # e^−37 is rounding
+STEP = 4e-4  # spacing of the lattice in units of 1/(1+τ): it costs about this relative amount of δ
+_ROUNDING = 1e-12  # more than the rounding of the points of a lattice
+_REACH = 37.0  # how far a lattice reaches: e^−37 is below rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Lattice:
 
     @staticmethod
     def around(least: float, most: float, tilt: float) -> Lattice:
-        """What estimates at least ≤ ε ≤ most need: losses below `least` contribute nothing."""
+        """The lattice for estimates at least ≤ ε ≤ most: losses below `least` contribute nothing."""
         step = STEP / (1.0 + tilt)
         reach = _REACH / max(tilt, 1.0)
         return Lattice(least, step, math.ceil((most - least + reach) / step) + 2)
@@ -56,7 +56,7 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counted losses. `low[0]` is −∞, `high[size]` is +∞; between them the points of the lattice."""
+    """Counted losses. `low[0]` counts −∞ and `high[size]` counts +∞; the other entries count lattice points."""
 
     lattice: Lattice
     count: int
@@ -104,12 +104,12 @@ class Moments:
     count: int
     mean_low: float
     mean_high: float
-    variance_low: float  # a bound on the variance of the contributions that mean_low is about
+    variance_low: float  # a bound on the variance of the contributions whose mean is mean_low
     variance_high: float
 
     @property
     def standard_error(self) -> float:
-        """Of the mean, in units of the range."""
+        """The standard error of the mean, in units of the range."""
         return math.sqrt(max(self.variance_high, 0.0) / self.count)
 
 
@@ -130,13 +130,13 @@ def _shape(distance: Array, tilt: float) -> tuple[Array, Array]:
 
 
 def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
-    """What the samples say of δ(ε), in units of the range b(ε)."""
+    """Estimates of δ(ε) from the samples, in units of the range b(ε)."""
     points = tally.lattice.points
     if epsilon < points[0] - _ROUNDING:
         raise InvalidInputError(
             "epsilon", epsilon, f"at least {points[0]}", "These samples were counted for larger ones."
         )
-    # only points with counts; −∞ and +∞ stand at the ends: for low counts before the lattice, for high after it
+    # use only points with counts; −∞ comes before the lattice for low counts, +∞ after it for high counts
     low_at, high_at = np.flatnonzero(tally.low), np.flatnonzero(tally.high)
     low_count, high_count = tally.low[low_at], tally.high[high_at]
     rise_low, fall_low = _shape(np.append(-np.inf, points)[low_at] - epsilon, tilt)
@@ -162,7 +162,7 @@ def moments(tally: Tally, tilt: float, epsilon: float) -> Moments:
 
 
 def moments_of_shares(tally: Tally, rest: float) -> Moments:
-    """The same where the contributions themselves were counted, in units of their range."""
+    """The same estimates if the contributions themselves were counted, in units of their range."""
     (low, low_count), (high, high_count) = shares(tally, rest)
     m = float(tally.count)
     mean_low, mean_high = float(low @ low_count) / m, min(float(high @ high_count) / m, 1.0)
@@ -177,7 +177,7 @@ def moments_of_shares(tally: Tally, rest: float) -> Moments:
 
 
 def shares(tally: Tally, rest: float) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Counted contributions: lower bounds and how often each came, and upper bounds, to which `rest` is added."""
+    """Counted contributions: lower bounds and how often each occurred, and upper bounds, to which `rest` is added."""
     below, above = np.flatnonzero(tally.low), np.flatnonzero(tally.high)
     points = tally.lattice.points
     return (

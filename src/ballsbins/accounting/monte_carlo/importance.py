@@ -6,16 +6,16 @@ add:    E = {max x_t ≤ C},  C = ½ + σ²(log T − ε): one x_t > C already m
         The paper prints C = ½ − εσ², as if max x_t ≥ C made *every* term that large; its event misses most of δ
         (at T = 10, σ = 1, ε = 0.3 it catches 0.0021 of 0.0516), so its bound is too low.
 
-For `remove` the maximal coordinate is the spiked one only once in T samples, and only those count when δ is small:
-about a factor T is wasted. `tilted` does not waste it; this file is the paper's method.
+For `remove` the maximal coordinate is the spiked one in only one of T samples, and only those count when δ is small.
+So about a factor T is wasted. `tilted` avoids this waste; this file is the paper's method.
 
 
-Importance and order-statistics sampling together (appendix B of the paper, last method but one).
+Importance and order-statistics sampling together (appendix B of the paper, second-to-last method).
 
 Given E_ε the largest of x − e₁ has the upper tail drawn by `importance.largest_tail`; with probability 1/T it is the
-spiked coordinate. Otherwise x₁ − 1 lies below it: x₁ ∼ N(1, σ²) given x₁ ≤ y* + 1 (the paper prints y*; and where
-the largest *is* x₁ it leaves out that the T − 1 others lie below y* too). What is left is bounded by order
-statistics of draws conditioned on lying below y*.
+spiked coordinate. Otherwise x₁ − 1 lies below it: x₁ ∼ N(1, σ²) given x₁ ≤ y* + 1 (the paper prints y*; and if
+the largest *is* x₁, it omits that the T − 1 others lie below y* too). The rest is bounded by order statistics of
+draws conditioned on lying below y*.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ballsbins.accounting.monte_carlo.orders import checked
 from ballsbins.accounting.monte_carlo.pairs import Losses
 from ballsbins.accounting.monte_carlo.plain import with_spikes
 
-_LOST = 1e-13  # of a uniform number, absolutely, to rounding
-_SLAB = 2**18
+_LOST = 1e-13  # absolute rounding error of a uniform number
+_SLAB = 2**18  # numbers drawn at a time, to limit memory
 
 
 def threshold(sigma: float, steps: int, epsilon: float, direction: Direction) -> float:
@@ -55,7 +55,7 @@ def log_event_probability(sigma: float, steps: int, epsilon: float, direction: D
 
 @dataclass(frozen=True)
 class Importance:
-    """x ∼ P₁ (or Q for `add`) given E_ε; serves all ε from the one stated."""
+    """x ∼ P₁ (or Q for `add`) given E_ε; serves all ε from `least_epsilon` on."""
 
     sigma: float
     steps: int
@@ -84,14 +84,14 @@ class Importance:
         tail = largest_tail(rng, count, T, math.exp(self.log_weight))
         top = -s * ndtri(tail) - 0.5 * s * s  # log Z of the largest of x − e₁
         spiked = rng.random(count) * T < 1.0
-        # the spiked coordinate: the largest itself, or another one below it; e₁ adds s² to its log Z
+        # the spiked coordinate is the largest itself, or another one below it; e₁ adds s² to its log Z
         other = -s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s
         first = np.where(spiked, top, other) + s * s
         second = np.where(spiked, -np.inf, top)
         above = tail[:, None]
         rest = _sum(rng, count, max(T - 2, 0), s, lambda v: -ndtri(above + (1.0 - above) * v))
         rest *= math.exp(-0.5 * s * s)
-        if T > 1:  # where the largest is the spiked one, one more of the others is below it
+        if T > 1:  # if the largest is the spiked one, one more of the others is below it
             more = np.exp(-s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s)
             rest = rest + np.where(spiked, more, 0.0)
         else:
@@ -101,15 +101,15 @@ class Importance:
 
 
 def largest_tail(rng: np.random.Generator, count: int, draws: int, event: float) -> Array:
-    """1 − Φ of the largest of `draws` given that it exceeds C, `event` being the probability of that.
+    """1 − Φ of the largest of `draws`, given that it exceeds C; `event` is the probability of this.
 
-    y* ∼ Beta(T, 1) on [Φ(C), 1]: y*^T is uniform on [1 − P(E), 1], and its complement is kept to relative rounding.
+    y* ∼ Beta(T, 1) on [Φ(C), 1]: y*^T is uniform on [1 − P(E), 1], and its complement keeps its relative accuracy.
     """
     return np.asarray(-np.expm1(np.log1p(-event * (1.0 - rng.random(count))) / draws))
 
 
 def below(limit: float, v: Array) -> Array:
-    """Quantiles 1 − v of N(0, 1) given that it is below a limit, perhaps far below 0: by the lower tail, in logs."""
+    """Quantiles 1 − v of N(0, 1) given that it is below a limit. The limit may be far below 0: all is in logs."""
     return np.asarray(ndtri_exp(log_ndtr(limit) + np.log1p(-v)))
 
 
@@ -127,7 +127,7 @@ def _sum(
 
 @dataclass(frozen=True)
 class Combined:
-    """Bounds on losses given E_ε, from order statistics; serves all ε from the one stated."""
+    """Bounds on losses given E_ε, from order statistics; serves all ε from `least_epsilon` on."""
 
     sigma: float
     steps: int
@@ -143,7 +143,7 @@ class Combined:
 
     @property
     def draws(self) -> int:
-        """R: all coordinates, or those left beside the spiked one and the largest."""
+        """R: all coordinates, or those besides the spiked one and the largest."""
         return self.steps if self.direction == ADD else self.steps - 2
 
     @property
@@ -163,14 +163,14 @@ class Combined:
             C = threshold(self.sigma, T, self.least_epsilon, ADD)
             z = np.exp(s * below(C * s, upper_tails(rng, count, T, orders)))
             low, high = math.log(T) + 0.5 * s * s - np.log(np.einsum("wi,ij->wj", weights(orders, T), z))
-            rounding = _LOST * T * s  # of the least of all uniform numbers, about 1/T, relative
-            return high - rounding, low + rounding  # of the loss, which falls in the sum
+            rounding = _LOST * T * s  # relative rounding of the least of all uniform numbers, about 1/T
+            return high - rounding, low + rounding  # bounds on the loss, which decreases in the sum
         tail = largest_tail(rng, count, T, math.exp(self.log_weight))
         top = -s * ndtri(tail) - 0.5 * s * s
         spiked = rng.random(count) * T < 1.0
         other = -s * ndtri(tail + (1.0 - tail) * rng.random(count)) - 0.5 * s * s
         first = np.where(spiked, top, other) + s * s
-        # R = T − 1 where the largest is the spiked coordinate, else T − 2 beside it and the largest
+        # R = T − 1 if the largest is the spiked coordinate, else T − 2 besides it and the largest
         second = np.where(spiked, -np.inf, top)
         low, high = bounded_sums(rng, count, np.where(spiked, T - 1.0, T - 2.0), orders, s, tail)
         spikes = np.stack([first, second], axis=1)

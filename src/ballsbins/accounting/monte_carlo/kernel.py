@@ -1,10 +1,10 @@
-"""The two inner loops of `order_statistics` compiled by numba, where it is installed (extra `[parallel]`).
+"""The two inner loops of `order_statistics` compiled by numba, if it is installed (extra `[parallel]`).
 
-The same numbers as the NumPy path, bit for bit: the generator is the same, its exponentials and gammas are drawn by
-the same algorithms (ziggurat; Marsaglia and Tsang) in the same order, and sums are added up in the same order. It is
-faster because constants of a gamma are computed once for all samples and each number is touched once.
+They give the same numbers as the NumPy path, bit for bit. The generator is the same, it draws exponentials and gammas
+by the same algorithms (ziggurat; Marsaglia and Tsang) in the same order, and sums are added up in the same order. The
+loops are faster because they compute the constants of a gamma once for all samples and touch each number once.
 
-Compiling takes seconds, so it is done once NumPy has worked for about as long: `compiled` counts what was drawn.
+Compiling takes seconds, so it only starts after NumPy has worked for about as long: `compiled` counts what was drawn.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _drawn = 0.0
 
 
 def compiled(numbers: int) -> tuple[Callable[..., None], Callable[..., None]] | None:
-    """`partial_sums` and `weighted_sums`, once so many numbers were drawn that compiling them pays."""
+    """`partial_sums` and `weighted_sums`, or None until so many numbers were drawn that compiling pays off."""
     global _drawn  # noqa: PLW0603  # how much this process has drawn: decides speed, never an answer
     _drawn += numbers
     return compile_now() if _drawn > _WORTH_IT else None
 
 
 def forget() -> None:
-    """Count from nothing again."""
+    """Reset the count of numbers drawn."""
     global _drawn  # noqa: PLW0603
     _drawn = 0.0
 
 
 @lru_cache(maxsize=1)
 def compile_now() -> tuple[Callable[..., None], Callable[..., None]] | None:
-    """Compile them, or None without numba."""
+    """Compile the two loops, or return None without numba."""
     try:
         numba = _extras.load("numba", feature="Compiled order statistics", extra="parallel")
     except MissingExtraError:

@@ -1,28 +1,29 @@
 """Which law to draw from, so that no contribution to δ at one ε exceeds a few times δ.
 
 `remove`, K = e^ε, X = S₁⋯S_E the product over epochs, δ = E_Q(X − K)₊. Two things make X large: many coordinates that
-are all a little larger (the central limit), or one that is huge (the heavy tail of Z). One exponential tilt cannot do
-both, since E e^{θZ} = ∞. So split by the largest coordinate, in *levels* of cells of g (see `cells`): the base, where
-all coordinates are below some g₀, and the levels above it. Below the top of a level e^{θZ} is bounded.
+are all a little larger (the central limit), or one that is huge (the heavy tail of Z). One exponential tilt cannot
+cover both, since E e^{θZ} = ∞. So split by the largest coordinate, in *levels* of cells of g (see `cells`): the base,
+where all coordinates are below some g₀, and the levels above it. Below the top of a level e^{θZ} is bounded.
 
 One epoch in one level: draw one coordinate in the level and the others anywhere below its top, all tilted by
-e^{θZ/T}. If N coordinates are in the level in the end, the density against Q is N·e^{Σt}/(T·A·B^{T−1}), or e^{Σt}/B^T
-in the base. A and B are the tilted masses of the level and of all below its top, e^{Σt} is the product of the tilts
-of the cells. As S^a ≤ (a/eθ)^a e^{θS} for every S > 0, on average over what is within the cells
+e^{θZ/T}. If N coordinates end up in the level, the density against Q is N·e^{Σt}/(T·A·B^{T−1}), or e^{Σt}/B^T in the
+base. A is the tilted mass of the level, B that of everything below its top, and e^{Σt} is the product of the tilts of
+the cells. As S^a ≤ (a/eθ)^a e^{θS} for every S > 0, on average over the positions within the cells
 
     S^a·dQ/dG ≤ C(a) = T·A·B^{T−1}·(a/eθ)^a ,
 
-and θ makes C least. For several epochs choose the highest level i, an epoch to be in it, and a for this choice; the
-others are in level l ≤ i with probability proportional to C_l(a). As (X − K)₊ ≤ X^a·K^{1−a}(a−1)^{a−1}/a^a,
+and θ is chosen to minimise C. For several epochs choose the highest level i, an epoch that is in it, and a for this
+choice; each other epoch is in level l ≤ i with probability proportional to C_l(a). As
+(X − K)₊ ≤ X^a·K^{1−a}(a−1)^{a−1}/a^a,
 
     contributions ≤ b_i = E·C_i(a)·(Σ_{l≤i} C_l(a))^{E−1}·K^{1−a}(a−1)^{a−1}/a^a        (base: C_0(a)^E·K^{1−a}…)
 
-where a is chosen to make b_i least, and i is chosen with probability b_i/b. Then no contribution exceeds b = Σ b_i,
-which is 1 to 15 times δ at the settings of `benchmarks/verify.py`. Above the last level, δ is at
-most P(largest coordinate there): that is added to the upper bound.
+where a is chosen to minimise b_i, and i is chosen with probability b_i/b. Then no contribution exceeds b = Σ b_i,
+which is 1 to 15 times δ at the settings of `benchmarks/verify.py`. Above the last level, δ is at most P(largest
+coordinate there), which is added to the upper bound.
 
-`add`, K = e^{−ε}: δ = E_Q(1 − S/K)₊. One tilt e^{−θZ/T} over the cells below Z = TK does it: beyond, nothing
-contributes. (1 − S/K)₊ e^{θS} is at most e^{θK−1}/θK, or 1 where θK ≤ 1. For several epochs see `tilted_add`.
+`add`, K = e^{−ε}: δ = E_Q(1 − S/K)₊. One tilt e^{−θZ/T} over the cells below Z = TK is enough: nothing beyond them
+contributes. (1 − S/K)₊ e^{θS} is at most e^{θK−1}/θK, or 1 if θK ≤ 1. For several epochs see `tilted_add`.
 """
 
 from __future__ import annotations
@@ -42,27 +43,22 @@ from ballsbins.accounting.curve import Array
 from ballsbins.accounting.monte_carlo.cells import Cells, Law
 
 _LEVEL = 0.8  # width of a level in g or in log Z, whichever is less
-_CELL, _JUMP_CELL = 0.035, 0.2  # width of a cell in g or log Z, and times the largest g that matters
-_KNEE = 3.0  # of g − s: from there on coordinates are single, and cells finer
+_CELL, _JUMP_CELL = 0.035, 0.2  # width of a cell in g or log Z; width of a cell of jumps times the largest g
+_KNEE = 3.0  # for g − s above this, coordinates come singly, and cells are finer
 _PUT_CELL = 0.03  # width of a cell for `add`, in g or ½log Z
 _NEGLIGIBLE = 10.0  # coordinates whose log Z is this far below log K share the lowest cell
-_UNCOMMON, _RARE, _OUT_OF_REACH = (
-    5.5,
-    8.0,
-    40.0,
-)  # of |g|: next to nothing is this far below the mean; nothing at all
-_LARGEST = 1e11  # of log masses: beyond, differences of logs are rounding
-_LEAP = 0.25  # of log a between neighbours: more is no smooth change
-_BEYOND = 30.0  # e^−30 of δ is left out, and counted
-_OUT_OF_JUMPS, _WIDEST_CELL = (
-    10.0,
-    0.05,
-)  # cells of jumps are not finer for a g beyond s + 10, nor wider than this
-_FINE_FROM, _LARGEST_LOG_THETA = -3.0, 24.0  # tilts to choose from: log θ, closer together from −3 on
-_FINE = 0.1  # their distance there
-_TOGETHER, _POINTS, _KEPT = 32, 4001, 64  # tilts at a time (memory); where a density is looked at; plans kept
-_TRIES = 8  # bases that are computed as they are
-_EXPONENTS = 1.0 + np.exp(np.arange(-6.0, 24.0, 0.07))  # to choose a from
+# |g|: almost no coordinate is 5.5 or 8 below the mean, and none is 40 away
+_UNCOMMON, _RARE, _OUT_OF_REACH = 5.5, 8.0, 40.0
+_LARGEST = 1e11  # largest log mass: beyond it, differences of logs are only rounding
+_LEAP = 0.25  # a larger change of log a between neighbours is not smooth
+_BEYOND = 30.0  # e^−30 of δ is left out, and counted in the upper bound
+# cells of jumps do not get finer for a g beyond s + 10, and are never wider than this
+_OUT_OF_JUMPS, _WIDEST_CELL = 10.0, 0.05
+_FINE_FROM, _LARGEST_LOG_THETA = -3.0, 24.0  # range of log θ to choose tilts from; closer together from −3 on
+_FINE = 0.1  # distance of log θ there
+_TOGETHER, _POINTS, _KEPT = 32, 4001, 64  # tilts at a time (memory); points of a density; plans kept
+_TRIES = 8  # bases, the most promising first, whose range is computed without interpolation
+_EXPONENTS = 1.0 + np.exp(np.arange(-6.0, 24.0, 0.07))  # the grid from which a is chosen
 
 
 def _log_peak(a: Array) -> Array:
@@ -80,9 +76,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Stratum:
-    """The levels that epochs may be in, one epoch at least in the last of them.
+    """The levels that epochs may be in; at least one epoch is in the last of them.
 
-    `log_factor` is log (a/eθ)^a of each level and `log_peak` log K^{1−a}(a−1)^{a−1}/a^a: they divide contributions.
+    `log_factor` is log (a/eθ)^a of each level and `log_peak` log K^{1−a}(a−1)^{a−1}/a^a: contributions are divided
+    by both.
     """
 
     levels: Sequence[Level]
@@ -94,7 +91,7 @@ class Stratum:
 
     @cached_property
     def chance(self) -> Array:
-        """Of the levels, cumulative."""
+        """Cumulative probabilities of the levels."""
         total = np.cumsum(np.exp(self.log_c - self.log_c.max()))
         return np.asarray(total / total[-1])
 
@@ -105,7 +102,7 @@ class Plan:
     def __init__(
         self, cells: Cells, log_k: float, strata: Sequence[Stratum], log_rest: float = -math.inf
     ) -> None:
-        """`log_k` is that of K, and `log_rest` that of what is not sampled, in units of the cells."""
+        """Take log K and the log of the part that is not sampled, `log_rest`, both in units of the cells."""
         self.cells, self.log_k, self.strata = cells, log_k, strata
         ranges = np.array([stratum.log_range for stratum in strata])
         self.log_range = float(np.logaddexp.reduce(ranges))
@@ -114,7 +111,7 @@ class Plan:
         self._laws: dict[tuple[int, int], Law] = {}
 
     def law(self, stratum: int, level: int) -> Law:
-        """Of an epoch."""
+        """The law of one epoch in this level."""
         if (stratum, level) not in self._laws:
             here = self.strata[stratum]
             at = here.levels[level]
@@ -126,7 +123,7 @@ class _Masses:
     """log T·A·B^{T−1} of levels, or log B^T of bases, and its derivative by log θ, on a grid of θ."""
 
     def __init__(self, cells: Cells, theta: Array, tops: Sequence[int]) -> None:
-        """`tops` are where levels end, and the next ones begin."""
+        """`tops` are the cells where one level ends and the next begins."""
         self._steps = float(cells.steps)
         starts, parts = [0, *tops[:-1]], []
         for some in np.array_split(theta, max(theta.size // _TOGETHER, 1)):  # bounds memory
@@ -142,7 +139,7 @@ class _Masses:
         )
 
     def of(self, k: int, *, base: bool = False) -> tuple[Array, Array]:
-        """Both for each θ, of the level that ends at `tops[k]` or of the base that does."""
+        """The mass and its derivative for each θ, of the level or the base that ends at `tops[k]`."""
         T = self._steps
         with np.errstate(over="ignore", invalid="ignore"):
             below, slope = self._below[:, k], np.exp(self._below_slope[:, k] - self._below[:, k])
@@ -153,11 +150,11 @@ class _Masses:
 
 
 def _least(masses: Array, slope: Array, log_theta: Array) -> tuple[Array, Array]:
-    """log C(a) and the log θ that makes it least, on the grid of a; ∞ where no θ of the grid is near.
+    """log C(a) and the log θ that minimises it, on the grid of a; ∞ where no θ of the grid is near.
 
-    θ makes C least for a = `slope`, which increases with θ. Between near ones, cubics in log a: the slope of log C is
-    a(log a − log θ) by the envelope theorem. Where `slope` leaps from body to tail, the better of two neighbours.
-    This is only to choose by; what is chosen is computed again.
+    θ minimises C for a = `slope`, which increases with θ. Between near neighbours, cubics in log a interpolate: the
+    slope of log C is a(log a − log θ) by the envelope theorem. Where `slope` leaps from body to tail, the better of
+    two neighbours is taken. These values only guide the choice; the chosen ones are computed again.
     """
     log_c, log_at = np.full((2, _EXPONENTS.size), np.inf)
     good = (np.abs(masses) < _LARGEST) & (slope > 0.0)
@@ -182,7 +179,7 @@ def _least(masses: Array, slope: Array, log_theta: Array) -> tuple[Array, Array]
 def _stratum(
     cells: Cells, epochs: int, log_k: float, levels: Sequence[Level], theta: Array, a: float
 ) -> Stratum:
-    """With the C_l(a) and b_i that these θ have."""
+    """The stratum with the C_l(a) and b_i that belong to these θ."""
     factor = a * (math.log(a) - 1.0 - np.log(theta))
     log_c = factor.copy()
     for k, level in enumerate(levels):
@@ -200,9 +197,9 @@ def _even(first: float, last: float, width: float) -> Array:
 
 
 def _body(first: float, last: float, width: float, centre: float) -> Array:
-    """Numbers `width` apart at the centre of φ(g)Z(g)², the variance of S, and wider apart where it is little.
+    """Numbers `width` apart at the centre of φ(g)Z(g)², the variance of S, and wider apart where it is small.
 
-    Cells as wide as the inverse of its cube root leave the least variance within cells.
+    Cell widths proportional to the inverse of its cube root leave the least variance within cells.
     """
     g = np.linspace(first, last, _POINTS)
     rate = 1.0 / (width * np.minimum(np.exp(np.square(g - centre) / 6), 4))
@@ -236,7 +233,7 @@ def _one_epoch(cells: Cells, masses: _Masses, tops: Sequence[int], log_theta: Ar
 def _several_epochs(
     cells: Cells, masses: _Masses, tops: Sequence[int], log_theta: Array, epochs: int, log_k: float
 ) -> list[Stratum]:
-    """a is chosen from a grid, on which C is interpolated; the best base by that, if it is as good as it seemed."""
+    """Choose a from a grid, on which C is interpolated; then compute the most promising bases and take the best."""
     bases = [_least(*masses.of(k, base=True), log_theta) for k in range(len(tops))]
     others = [_least(*masses.of(k), log_theta) for k in range(len(tops))]
     payoff = (1.0 - _EXPONENTS) * log_k + _log_peak(_EXPONENTS)
@@ -267,7 +264,7 @@ def remove(sigma: float, steps: int, epochs: int, epsilon: float) -> Plan:
     unit = epsilon if E == 1 else 0.0
     log_k = epsilon - E * unit
     alone = max((epsilon + math.log(T) + 0.5 * s * s) / s, s)  # the g at which one coordinate makes S = K
-    # above, P has e^−_BEYOND of what it has above `alone`, and so less than that of δ
+    # above `last`, P has e^−_BEYOND of its mass above `alone`, and so less than that fraction of δ
     last = s + min(math.sqrt((alone - s) ** 2 + 2.0 * _BEYOND) + 1.0, _OUT_OF_REACH)
     first = min(max(-_UNCOMMON, (unit - _NEGLIGIBLE + 0.5 * s * s) / s), last - 1.0)
     fine = min(_JUMP_CELL / min(alone, s + _OUT_OF_JUMPS), _WIDEST_CELL)
@@ -294,7 +291,7 @@ def add(sigma: float, steps: int, epsilon: float) -> Plan:
     equal = (0.5 * s * s - epsilon) / s  # the g at which all coordinates together make S = K
     alone = equal + math.log(T) / s
     last = min(alone, s + _OUT_OF_REACH)
-    # below, next to nothing: of Q, and of Q tilted by e^{−θZ/T} with θ/T about −equal/s
+    # below `first` is almost no mass, neither of Q nor of Q tilted by e^{−θZ/T} with θ/T about −equal/s
     far = max(-equal, 0.0)
     first = min(max(-math.sqrt(far * (far + 2.0 / s) + _RARE**2), equal - _NEGLIGIBLE / s), last - 1.0)
     cells = Cells.below(s, T, -epsilon, _even(first, last, _PUT_CELL / max(0.5 * s, 1.0, far / _RARE)))

@@ -1,9 +1,10 @@
 """`MonteCarlo(…)`: the method object for `Mechanism.delta(ε, method=…)`, and the privacy curve behind it.
 
-β is shared: an answer has two directions and two sides, so each of the four bounds may fail with β/4; with `epsilons`
-stated, each at every point of that grid with β/(4·points), and all ε together have the confidence stated, because δ
-decreases in ε: above a point of the grid its upper bound holds on, below a point its lower bound does.
-Without a grid every single answer has it, and ε cannot be searched for (the search would choose among answers).
+The error probability β is divided. An answer has two directions and two sides, so each of the four bounds may fail
+with probability β/4. If `epsilons` is given, each bound at each point of that grid may fail with β/(4·points), and
+the stated confidence holds for all ε together. This works because δ decreases in ε: the upper bound at a grid point
+also holds above it, and the lower bound also holds below it. Without a grid the stated confidence holds for every
+single answer, and ε cannot be searched for, because the search would choose among answers.
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ from ballsbins.errors import InvalidInputError
 
 SamplerKind = Literal["tilted", "plain", "importance", "order-statistics", "combined"]
 KINDS = ("tilted", "plain", "importance", "order-statistics", "combined")
-_FINITE = -1e300  # in place of log 0, to interpolate
-_NOTHING = -690.0  # log δ: as good as 0
-_MANY = (
-    20_000  # coordinates: too many to draw each of them for `add` of several epochs; untilted samples must do
-)
-_MOST_CELLS = 2**20  # of a lattice; points that are too far apart for one do not share their samples
-LEAST_SIGMA = 0.04  # below, Z is beyond the doubles
-_LARGEST_RANGE = math.log(
-    4.0
-)  # of tilted samples, whose variance is less than that of plain ones, whose range is 1
-_FEW = 300  # coordinates: fewer are drawn faster than their order statistics
+_FINITE = -1e300  # replaces log 0, so that interpolation works
+_NOTHING = -690.0  # a log δ below this is treated as δ = 0: no samples are drawn
+# coordinates: more are too many to draw each of them for `add` of several epochs, so samples are not tilted
+_MANY = 20_000
+_MOST_CELLS = 2**20  # most cells of a lattice; points too far apart for one lattice do not share samples
+LEAST_SIGMA = 0.04  # for a smaller σ, Z overflows a double
+# largest log range of tilted samples: their variance is below that of plain samples, whose range is 1
+_LARGEST_RANGE = math.log(4.0)
+_FEW = 300  # coordinates: up to this many, drawing them all is faster than drawing order statistics
 
 _MOST_WORKERS = 10_000  # processes: more than any machine has cores
 
@@ -51,24 +50,24 @@ _MOST_WORKERS = 10_000  # processes: more than any machine has cores
 class MonteCarlo:
     """Monte Carlo accounting of balls-and-bins: the paper's own method, and an independent check of the exact one.
 
-    Give it as `method=` to `Mechanism.delta` or `Mechanism.epsilon`. An answer is an interval that holds with
-    probability 1 − `error_probability`: for every single ε, or for all ε together if `epsilons` is stated.
+    Pass it as `method=` to `Mechanism.delta` or `Mechanism.epsilon`. An answer is an interval that holds with
+    probability 1 − `error_probability`: for every single ε, or for all ε together if `epsilons` is given.
 
     Args:
         samples: the number of samples in each direction, from 1 to 10¹⁵. More samples make the bounds tighter.
         error_probability: the probability that a bound fails, in (0, 1).
-        seed: any integer ≥ 0. One seed gives one answer, whatever `workers` is.
-        sampler: how to draw. "tilted" is ours, for small δ and any number of epochs; every ε has its own samples. The
-            paper's are "plain", "importance" (one epoch), "order-statistics" and "combined" (one epoch).
+        seed: any integer ≥ 0. The same seed gives the same answer, whatever `workers` is.
+        sampler: how to draw. "tilted" is our own, for small δ and any number of epochs; every ε has its own samples.
+            The paper's are "plain", "importance" (one epoch), "order-statistics" and "combined" (one epoch).
         bound: the confidence bound: "kl", "bernstein", or "auto" (betting for tilted samples, else "kl").
         orders: which order statistics to draw, for "order-statistics" and "combined": "auto", the name of one of the
             paper's lists, or increasing numbers from 1 to the number of draws.
-        looseness: how far the bounds on one sample may be apart with `orders="auto"`, relative, > 0.
-        epsilons: increasing ε, stated before looking, for which the answers hold together. To search for ε it is
-            required: a search chooses among answers.
+        looseness: the largest relative distance of the bounds on one sample with `orders="auto"`, > 0.
+        epsilons: increasing ε, chosen before seeing any answer, for which the answers hold together. A search for ε
+            requires it, because a search chooses among answers.
         workers: the number of processes, at least 1.
-        state: a file to keep the samples in. A later run with more samples goes on from there.
-        progress: called with what is known so far.
+        state: a file to keep the samples in. A later run with more samples continues from there.
+        progress: called with the results so far.
 
     Raises:
         InvalidInputError: an argument is outside its range, or does not fit the sampler.
@@ -143,7 +142,10 @@ class MonteCarloCurve(Curve):
         epochs: int,
         unfinished: tuple[tuple[int, float], ...] | None = None,
     ) -> None:
-        """So many whole epochs of redrawn bins (fixed ones are one epoch with less noise), and one unfinished."""
+        """Take the number of whole epochs with redrawn bins (fixed bins are one epoch with less noise).
+
+        `unfinished` describes a last epoch that stopped early.
+        """
         self.settings, self.sigma, self.steps, self.epochs = settings, sigma, steps, epochs
         self.unfinished = unfinished
         self.confidence = min(1.0 - settings.error_probability, math.nextafter(1.0, 0.0))  # never certain
@@ -156,7 +158,7 @@ class MonteCarloCurve(Curve):
 
     @property
     def method(self) -> str:  # type: ignore[override]
-        """In words, with what was really drawn."""
+        """The method in words, with the number of samples actually drawn."""
         drawn = [outcome.tally.count for outcome in self.outcomes.values()]
         few = min(drawn, default=self.settings.samples)
         stopped = "" if few >= self.settings.samples else f" of {self.settings.samples:,} planned"
@@ -164,11 +166,11 @@ class MonteCarloCurve(Curve):
         return f"Monte Carlo ({kind}), {few:,}{stopped} samples a direction, seed {seed}"
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """As `log_delta`."""
+        """The same as `log_delta`."""
         return self.log_delta(epsilon, direction)
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Confidence bounds on log δ(ε): of any sign, samples of one direction serve both."""
+        """Confidence bounds on log δ(ε), for ε of any sign: samples of one direction serve both signs."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         beta = self.settings.error_probability / 4
         if self.settings.epsilons is None:
@@ -187,7 +189,7 @@ class MonteCarloCurve(Curve):
         return Interval(lower, np.clip(np.interp(epsilon, grid, finite), lower, upper), upper)
 
     def _at(self, epsilon: Array, direction: Direction, beta: float) -> Interval:
-        """Points that share a sampler share its samples; where δ is surely below the doubles none are drawn."""
+        """Bounds at each ε. Points with the same sampler share samples; none are drawn where δ surely underflows."""
         self._draw(epsilon)
         sure = self._sure_at(epsilon, direction)
         lower, value, upper = np.full(epsilon.shape, -np.inf), sure.copy(), sure.copy()
@@ -199,7 +201,7 @@ class MonteCarloCurve(Curve):
         return Interval(lower, np.clip(value, lower, upper), upper)
 
     def _draw(self, epsilon: Array) -> None:
-        """Both directions side by side, so that an interrupted run knows something of each."""
+        """Draw both directions side by side, so that an interrupted run has results for each."""
         jobs: list[Job] = []
         for direction in DIRECTIONS:
             groups = self._groups(epsilon, direction, self._sure_at(epsilon, direction))
@@ -240,7 +242,7 @@ class MonteCarloCurve(Curve):
         return np.array([self._sure(float(point), direction) for point in epsilon])
 
     def _sure(self, epsilon: float, direction: Direction) -> float:
-        """Log of a bound on δ that needs no samples: 1, or the range of a tilted sample."""
+        """Log of an upper bound on δ that needs no samples: 1, or the range of a tilted sample."""
         if self.settings.sampler != "tilted":
             return 0.0
         sampler = self.sampler_for(epsilon, direction)
@@ -250,7 +252,7 @@ class MonteCarloCurve(Curve):
         return min(log_range(sampler.log_weight, sampler.tilt, epsilon) + above, 0.0)
 
     def sampler_for(self, epsilon: float, direction: Direction) -> LossSampler:
-        """What to draw for one ε."""
+        """The sampler to use for one ε."""
         make: dict[str, Callable[[float, Direction], LossSampler]] = {
             "plain": lambda _, way: Plain(self.sigma, self.steps, way),
             "importance": lambda e, way: Importance(self.sigma, self.steps, way, e),
@@ -305,7 +307,7 @@ class MonteCarloCurve(Curve):
 
 
 def _lattice(sampler: LossSampler, epsilon: Array) -> Lattice:
-    """What increasing ε need."""
+    """The lattice that these increasing ε need."""
     ends = float(epsilon[0]), float(epsilon[-1])
     if isinstance(sampler, TILTED):
         return SHARES
@@ -313,6 +315,6 @@ def _lattice(sampler: LossSampler, epsilon: Array) -> Lattice:
 
 
 def _trivial(epsilon: Array) -> Array:
-    """log(1 − e^ε) where ε < 0: δ is never below."""
+    """log(1 − e^ε) for ε < 0: δ is never smaller."""
     with np.errstate(divide="ignore"):
         return np.where(epsilon < 0.0, np.log(-np.expm1(np.minimum(epsilon, 0.0))), -math.inf)

@@ -5,18 +5,18 @@ weights sum to R − 1 and the bound can fail: R = 1 shows it),
 
     Σ (k_i − k_{i−1}) e^{y^(k_i)/σ²}  ≤  Σ_t e^{x_t/σ²}  ≤  Σ (k_{i+1} − k_i) e^{y^(k_i)/σ²}.
 
-The paper multiplies z_i ∼ Beta(R − k_i + 1, k_i − k_{i−1}). The same law, of the *upper* tails V_i = 1 − Φ(y^(k_i)/σ)
-and so without loss of digits where the largest values are: uniform order statistics are normalised partial sums of
+The paper multiplies z_i ∼ Beta(R − k_i + 1, k_i − k_{i−1}). We draw the same law, but of the *upper* tails
+V_i = 1 − Φ(y^(k_i)/σ), so the largest values lose no digits: uniform order statistics are normalised partial sums of
 exponentials,
 
     V_i = Γ_i/Γ,   Γ_i = Γ_{i−1} + Gamma(k_i − k_{i−1}),   Γ = Γ_r + Gamma(R + 1 − k_r),
 
-one exponential for each consecutive order and one gamma for every other.
+one exponential for each consecutive order and one gamma for every other order.
 
-Z(V) = exp(−s·Φ⁻¹(V) − s²/2) is read from a table, linear in V within bins that are 2⁻⁹ of an octave of V or, above
-½, of 1 − V, found from the leading bits without a logarithm. Z″ = s·Z·(s + x)/φ(x)² bounds the error of each chord by
-`relative`, which is added outwards; V itself carries rounding, which is `absolute` at most in Z. Where the table
-cannot be that good (σ below about ⅛) Z is computed.
+Z(V) = exp(−s·Φ⁻¹(V) − s²/2) is read from a table. It is linear in V within bins of 2⁻⁹ of an octave of V or, above ½,
+of 1 − V; the leading bits give the bin without a logarithm. Z″ = s·Z·(s + x)/φ(x)² bounds the error of each chord by
+`relative`, which widens the bounds. V itself is rounded, which changes Z by at most `rounding`. If the table cannot
+be accurate enough (σ below about ⅛), Z is computed directly.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from ballsbins.accounting.monte_carlo.orders import Orders, checked
 from ballsbins.accounting.monte_carlo.pairs import Losses, Untilted
 from ballsbins.accounting.monte_carlo.plain import with_spikes
 
-_BITS = 9  # of a number that choose a cell of its octave
-_SHIFT = 52 - _BITS  # those of a double's mantissa that are left
-_OCTAVES = 60  # down to 2^−60 no uniform number falls
-_TABLE_ROUNDING = 1e-14  # of a table of Z, relative
-_LOST, _LARGEST_TAIL = 1e-13, 0.01  # of V, and times R: 1 − V of the largest
-_ROOT_TAU, _STEEPEST = 2.6, 30.0  # a little more than √(2π); beyond e^30 the bound is worth nothing
-_GOOD = 5e-5
-_CACHED = 2**15  # numbers worked on at a time
+_BITS = 9  # leading bits of the mantissa that choose a bin within its octave
+_SHIFT = 52 - _BITS  # the remaining bits of a double's mantissa
+_OCTAVES = 60  # the table goes down to V = 2^−60; should a smaller V occur, Z is computed directly
+_TABLE_ROUNDING = 1e-14  # relative rounding of a table of Z
+_LOST, _LARGEST_TAIL = 1e-13, 0.01  # rounding of V; least 1 − V that occurs, times R
+_ROOT_TAU, _STEEPEST = 2.6, 30.0  # a little more than √(2π); beyond e^30 the bound is useless
+_GOOD = 5e-5  # largest relative error of a table; with a larger one Z is computed directly
+_CACHED = 2**15  # numbers processed at a time: they stay in the cache
 
 
 def upper_tails(
     rng: np.random.Generator, count: int, draws: int | Array, orders: Orders, above: Array | None = None
 ) -> Array:
-    """V of the order statistics, shape (orders, count); given `above` = 1 − Φ(y*/σ), of draws that are below y*."""
+    """V of the order statistics, shape (orders, count); with `above` = 1 − Φ(y*/σ), of draws given to be below y*."""
     gaps = np.diff(np.append(0, orders)).astype(np.float64)
     v = np.empty((gaps.size, count))
     fast = kernel.compiled(v.size)
@@ -81,7 +81,7 @@ def partial_sums(rng: np.random.Generator, gaps: Array, v: Array) -> None:
 
 @dataclass(frozen=True)
 class _Table:
-    """Chords of Z(V) over bins of V up to ½ and then, from `half` on, of 1 − V; or none where they would be poor."""
+    """Chords of Z(V) over bins of V up to ½ and, from `half` on, of 1 − V; empty if they would be inaccurate."""
 
     s: float
     first: int = 0
@@ -91,7 +91,7 @@ class _Table:
     relative: float = 1e-14
 
     def sums(self, v: Array, weights: Array) -> Array:
-        """weights @ Z(v), row after row; v, which increases from row to row, is overwritten."""
+        """weights @ Z(v), row by row; v must increase from row to row and is overwritten."""
         count = v.shape[1]
         found = np.zeros((2, count))
         if self.slope.size == 0 or v[0].min() < 2.0**-_OCTAVES:
@@ -109,11 +109,11 @@ class _Table:
                 part = terms[: z.shape[0] + 1]
                 part[0] = row
                 np.multiply(z, weight[:, None], out=part[1:])
-                np.add.reduce(part, axis=0, out=row)  # one row after the other, as in `kernel`
+                np.add.reduce(part, axis=0, out=row)  # in the order of rows, as in `kernel`
         return found
 
     def chords(self, v: Array) -> Array:
-        """Z(v), in the place of v."""
+        """Z(v), written over v."""
         if v[-1].max() <= 0.5:
             bins = (v.view(np.int64) >> _SHIFT) - self.first
         else:
@@ -157,14 +157,14 @@ def table(s: float) -> _Table:
 
 
 def rounding(s: float, draws: float) -> float:
-    """How far Z is off if 10⁻¹³ of V is lost, V = 1 − 0.01/R being the largest that occurs: |dZ/dV| = s·Z/φ."""
+    """The error of Z if V is off by 10⁻¹³ and V = 1 − 0.01/R is the largest that occurs: |dZ/dV| = s·Z/φ."""
     x = -ndtri(_LARGEST_TAIL / draws)
     steepest = max(0.0, 0.5 * x * x - s * x) - 0.5 * s * s  # of log Z/φ on [−x, 0]
     return _LOST * _ROOT_TAU * s * math.exp(min(steepest, _STEEPEST))
 
 
 def weights(orders: Orders, draws: int) -> Array:
-    """What the order statistics count for in the lower and in the upper bound."""
+    """The weights of the order statistics in the lower and in the upper bound."""
     ends = np.append(0, orders), np.append(orders, draws + 1)
     return np.stack([np.diff(end) for end in ends]).astype(np.float64)
 
@@ -180,7 +180,7 @@ def bounded_sums(
     """Lower and upper bounds on sums of `draws` (a number, or one for each sum) independent Z."""
     known = table(s)
     v = upper_tails(rng, count, draws, orders, above)
-    end = v[-1:].copy()  # of the last order there are R + 1 − k_r, which may differ from sum to sum
+    end = v[-1:].copy()  # the last order has weight R + 1 − k_r, which may differ from sum to sum
     low, high = known.sums(v, weights(orders, int(orders[-1])))
     high += (np.asarray(draws) - orders[-1]) * known.sums(end, np.ones((2, 1)))[0]
     most = np.asarray(draws, dtype=np.float64)
@@ -190,7 +190,7 @@ def bounded_sums(
 
 @dataclass(frozen=True)
 class OrderStatistics(Untilted):
-    """Bounds on the loss from the orders given, R = T − 1 beside the spiked coordinate, or R = T for `add`."""
+    """Bounds on the loss from the given orders: R = T − 1 draws besides the spiked coordinate, or R = T for `add`."""
 
     sigma: float
     steps: int

@@ -19,9 +19,9 @@ from ballsbins.errors import InvalidInputError
 
 Orders = NDArray[np.int64]
 
-_OPEN = 1e-300, 1.0 - 1e-16  # probabilities that have a quantile
-_LOOSE = 1e-2  # how far the two bounds may be apart, if nothing is said
-_CLOSER = 0.7  # by which the distance of orders shrinks until they are close enough
+_OPEN = 1e-300, 1.0 - 1e-16  # range of probabilities that have a finite quantile
+_LOOSE = 1e-2  # default for how far the two bounds may be apart
+_CLOSER = 0.7  # factor by which the distance of orders shrinks until they are close enough
 
 
 def _list(*runs: tuple[int, int, int]) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ PAPER: dict[str, tuple[int, ...]] = {
 
 
 def checked(orders: Sequence[int] | str, draws: int) -> Orders:
-    """A list of orders by name or as given: increasing, from 1, at most `draws` (the paper's R)."""
+    """Return a list of orders, given by name or as numbers: increasing, from 1, at most `draws` (the paper's R)."""
     if isinstance(orders, str):
         if orders not in PAPER:
             raise InvalidInputError("orders", orders, f"one of {sorted(PAPER)}", "Or give a list of orders.")
@@ -66,7 +66,7 @@ def checked(orders: Sequence[int] | str, draws: int) -> Orders:
 
 
 def spaced(draws: int, ratio: float) -> Orders:
-    """1, 2, 3, … and then each about `ratio` times the one before, up to `draws`."""
+    """Orders 1, 2, 3, … and then each about `ratio` times the one before, up to `draws`."""
     k, found = 1, []
     while k < draws:
         found.append(k)
@@ -75,7 +75,7 @@ def spaced(draws: int, ratio: float) -> Orders:
 
 
 def looseness(orders: Orders, draws: int, sigma: float) -> float:
-    """How far the two bounds on Σ e^{x/σ²} are apart at the median order statistics, in units of its mean."""
+    """The distance of the two bounds on Σ e^{x/σ²} at the median order statistics, in units of the sum's mean."""
     s = 1.0 / sigma
     x: Array = -ndtri(np.clip((orders - 0.5) / draws, *_OPEN))
     with np.errstate(over="ignore"):
@@ -86,7 +86,7 @@ def looseness(orders: Orders, draws: int, sigma: float) -> float:
 
 
 def automatic(draws: int, sigma: float, loose: float = _LOOSE) -> Orders:
-    """The coarsest evenly growing list whose `looseness` is within what is stated."""
+    """The coarsest evenly growing list whose `looseness` is at most `loose`."""
     _check.integer("draws", draws, 1, advice="There must be something to order.")
     _check.real("looseness", loose, 0.0, open_left=True, advice="1e-2 is coarse, 1e-4 fine.")
     ratio = 2.0

@@ -1,4 +1,4 @@
-"""What can be sampled: the privacy loss of a pair (P, Q), perhaps under another law than P.
+"""The interface of a sampler: the privacy loss of a pair (P, Q), drawn under P or another law.
 
     D(P‖Q)(ε) = E_{x∼P} (1 − e^{ε−L(x)})₊,      L = log dP/dQ        (equation "hsd-as-expectation" of the paper).
 
@@ -6,13 +6,13 @@ A loss sampler draws x from some law G and returns a lower and an upper bound on
 computed exactly). G may differ from P in two ways, both functions of the loss alone:
 
     tilt τ ≥ 0:  dP/dG = e^{κ − τL}, κ = `log_weight`. The contribution of one sample,
-                 e^{κ−τL}(1 − e^{ε−L})₊, is at most b(ε) = e^{κ−τε}·τ^τ/(1+τ)^{1+τ}: a range as small as a Chernoff
-                 bound on δ, which is what makes a confidence bound on a tiny δ cheap.
+                 e^{κ−τL}(1 − e^{ε−L})₊, is at most b(ε) = e^{κ−τε}·τ^τ/(1+τ)^{1+τ}. This range is as small as a
+                 Chernoff bound on δ, so few samples give a confidence bound on a tiny δ.
     event E:     G = P conditioned on an event that contains every x with L(x) ≥ `least_epsilon`; then τ = 0 and
                  κ = log P(E) (the paper's algorithm "importance-mce").
 
-To plug in another pair, write a class with these six members; subclass `Untilted` where G = P. Nothing else in
-this directory needs to know it: `run.run([Job(sampler, …)])` draws it and `Outcome.log_delta` bounds δ.
+To plug in another pair, write a class with these six members; subclass `Untilted` if G = P. Nothing else in
+this directory needs to change: `run.run([Job(sampler, …)])` draws it and `Outcome.log_delta` bounds δ.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Losses = tuple[Array, ...]
 
 
 class LossSampler(Protocol):
-    """Draws privacy losses under G; see the module."""
+    """Draws privacy losses under G; see the docstring of the module."""
 
     @property
     def row(self) -> int:
-        """About how many numbers are drawn for one sample: sizes blocks, and so bounds memory."""
+        """About how many numbers are drawn for one sample: this sets the size of blocks and so limits memory."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class LossSampler(Protocol):
         ...
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Lower and upper bounds on L(x) for `count` independent x ∼ G; in `tilted` on contributions to δ."""
+        """Lower and upper bounds on L(x) for `count` independent x ∼ G; in `tilted`, on contributions to δ."""
         ...
 
 

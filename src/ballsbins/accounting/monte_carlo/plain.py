@@ -1,18 +1,18 @@
-"""Losses of balls-and-bins sampled as they are (algorithm "mce" of the paper).
+"""Losses of balls-and-bins, sampled directly (algorithm "mce" of the paper).
 
 With g ∼ N(0, 1), s = 1/σ and Z_t = exp(s·g_t − s²/2), under Q the loss of (P, Q) is log S, S = ΣZ_t/T. Under P one
-coordinate is spiked, and by symmetry it may be the first (the paper's reduction to P₁): Z₁ = exp(s·g₁ + s²/2).
+coordinate is spiked; by symmetry we may take the first (the paper's reduction to P₁): Z₁ = exp(s·g₁ + s²/2).
 The loss of (Q, P) is −log S with x ∼ Q.
 
 
 Several epochs (algorithm "mce-multiple-epochs" of the paper).
 
-Redrawn bins: losses of independent epochs add, L(P^⊗k‖Q^⊗k) = ΣL. A tilt survives (κ adds up, τ stays); an event
-does not, since a large loss in one epoch is not needed for a large sum.
-Fixed bins: the sum of the E numbers of a bin is sufficient, so E epochs at σ are one epoch at σ/√E.
+Redrawn bins: losses of independent epochs add, L(P^⊗k‖Q^⊗k) = ΣL. A tilt carries over to the sum (κ adds up, τ
+stays). An event does not, because a large sum does not need a large loss in any one epoch.
+Fixed bins: the sum of the E numbers of a bin is a sufficient statistic, so E epochs at σ are one epoch at σ/√E.
 
 
-Losses of an epoch that stopped early, or of fixed bins visited unequally often: bins of several kinds.
+Bins of several kinds: losses of an epoch that stopped early, or of fixed bins not all visited equally often.
 
 Of T bins some have the noise multiplier σ₁, some σ₂, …, and the rest were not visited at all: their Z is 1. So
 S = (ΣZ + T − visited)/T. After t of T steps there are t bins with σ. If fixed bins are kept for E epochs, t of them
@@ -72,7 +72,7 @@ class Plain(Untilted):
 
 
 def with_spikes(log_spikes: Array, rest: Array, steps: int) -> Array:
-    """log((Σ e^{log_spikes} + rest)/T), whose first part may exceed the doubles."""
+    """log((Σ e^{log_spikes} + rest)/T), computed in logs because the first part may overflow a double."""
     with np.errstate(divide="ignore"):
         terms = np.concatenate([log_spikes, np.log(rest)[:, None]], axis=1)
     top = terms.max(axis=1)
@@ -88,7 +88,7 @@ class Epochs:
     last: Unfinished | None = None
 
     def __post_init__(self) -> None:
-        """Refuse events."""
+        """Reject samplers with an event (several epochs) or a tilt (an unfinished last epoch)."""
         _check.integer("epochs", self.epochs, 1, advice="State how often the data is passed.")
         if self.epochs > 1 and math.isfinite(self.one.least_epsilon):
             raise InvalidInputError(
@@ -128,7 +128,7 @@ class Epochs:
         return self.one.least_epsilon
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Sums of losses, one epoch at a time, so that memory does not grow with their number."""
+        """Sums of losses, one epoch at a time, so that memory does not grow with the number of epochs."""
         low, high = np.zeros(count), np.zeros(count)
         for _ in range(self.epochs):
             below, above = self.one.losses(rng, count)
@@ -141,7 +141,7 @@ class Epochs:
 
 @dataclass(frozen=True)
 class Unfinished(Untilted):
-    """All coordinates drawn; `kinds` are numbers of bins with their noise multipliers."""
+    """Draw all coordinates; `kinds` are numbers of bins with their noise multipliers."""
 
     kinds: tuple[tuple[int, float], ...]
     steps: int
@@ -153,9 +153,8 @@ class Unfinished(Untilted):
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
         """Exact losses."""
-        spiked = (
-            rng.random(count) * self.steps
-        )  # the number of the spiked bin; bins count from the first kind on
+        # the number of the spiked bin; bins are counted from the first kind on
+        spiked = rng.random(count) * self.steps
         rest = np.full(count, float(self.steps - self.row))
         ones, first = [], 0
         for bins, sigma in self.kinds:

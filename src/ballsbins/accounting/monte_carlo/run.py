@@ -1,12 +1,13 @@
-"""Draw many losses: reproducibly, in parallel, resumably, in bounded memory.
+"""Draw many losses: reproducibly, in parallel, in bounded memory, and so that a run can be resumed.
 
-Samples come in blocks; block i of a run has its own generator, seeded by (seed, stream, i), and the size of a block
-depends on the sampler alone. Counts of losses are integers, so their sum does not depend on who drew what: one
-seed, one answer, on any number of workers. Jobs (two directions, perhaps several ε) are drawn side by side.
+Samples are drawn in blocks. Block i of a run has its own generator, seeded by (seed, stream, i), and the size of a
+block depends only on the sampler. Counts of losses are integers, so their sum does not depend on which worker drew
+what: one seed gives one answer, on any number of workers. Jobs (two directions, perhaps several ε) are drawn side by
+side.
 
-Looks are taken after 1, 2, 4, 8, … blocks; `Outcome` keeps the counts of each. A run is judged at the number of
-samples first planned with 9/10 of β, and at each look with its share of the other 1/10 (`confidence.spend`). All
-bounds together fail with probability β, so the answer is always their intersection: more samples never widen it.
+Interim results (looks) are taken after 1, 2, 4, 8, … blocks, and `Outcome` keeps the counts of each. The number of
+samples first planned gets 9/10 of β, and each look its share of the other 1/10 (`confidence.spend`). All bounds
+together fail with probability β, so the answer is always their intersection: more samples never widen it.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ from ballsbins.accounting.monte_carlo.tilted import Tilted
 from ballsbins.accounting.monte_carlo.tilted_add import TiltedAdd
 from ballsbins.errors import InvalidInputError
 
-_BLOCK = 2**20  # numbers drawn for one block
-_SAVE_SECONDS = 30.0
-PLANNED_SHARE = 0.9  # of β: the rest is for looks before the planned number of samples, and after
+_BLOCK = 2**20  # about how many numbers are drawn for one block
+_SAVE_SECONDS = 30.0  # time between two writes of the state file: little is lost in a crash
+PLANNED_SHARE = 0.9  # fraction of β; the rest is for looks before and after the planned number of samples
 MOST_SAMPLES = 10**15  # a month of a large cluster
-_MOST_ROWS, _MOST_BLOCKS = 2**14, 16  # samples of one block, and blocks between two looks at the clock
-TILTED = (Tilted, TiltedAdd)  # they give contributions to δ at one ε, not losses
+_MOST_ROWS, _MOST_BLOCKS = 2**14, 16  # most samples of one block, and most blocks between two clock checks
+TILTED = (Tilted, TiltedAdd)  # these samplers return contributions to δ at one ε, not losses
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts so far, those of every look, and those of the samples first planned if there were as many."""
+    """The counts so far, the counts of every look, and the counts of the samples first planned once complete."""
 
     sampler: LossSampler
     tally: Tally
     looks: tuple[Tally, ...]  # after 1, 2, 4, … blocks
     whole: Tally | None
-    wanted: int  # the number of samples now wanted
-    epsilon: float = 0.0  # the least one asked for
+    wanted: int  # the number of samples requested now
+    epsilon: float = 0.0  # the least ε requested
 
     def moments(self, epsilon: float, tally: Tally | None = None) -> Moments:
         """Mean and variance of the contributions, in units of the range."""
@@ -67,7 +68,7 @@ class Outcome:
         return moments(tally, self.sampler.tilt, epsilon)
 
     def log_delta(self, epsilon: float | Array, beta: float, bound: str = "auto") -> Interval:
-        """Bounds on log δ at each ε, each side of each failing with probability at most β."""
+        """Bounds on log δ at each ε; each side of each interval fails with probability at most β."""
         points = np.atleast_1d(np.asarray(epsilon, dtype=np.float64))
         least = self.sampler.least_epsilon
         if points.min() < least or (isinstance(self.sampler, TILTED) and points.max() > least):
@@ -112,28 +113,28 @@ class Outcome:
         )
 
 
-# called after every task with what all jobs have so far, and once more, with True, when no more will be drawn
+# called after every task with the outcomes so far of all jobs, and once more, with True, after the last sample
 Progress = Callable[[Sequence[Outcome], bool], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """So many samples of one sampler, counted on one lattice; `stream` sets apart what shares a seed."""
+    """A number of samples of one sampler, counted on one lattice; `stream` separates jobs with the same seed."""
 
     sampler: LossSampler
     lattice: Lattice
     samples: int
     stream: int = 0
-    epsilon: float = 0.0  # the least one asked for: what to show meanwhile
+    epsilon: float = 0.0  # the least ε requested, to show while the job runs
 
 
 def block_size(sampler: LossSampler) -> int:
-    """Samples in one block: a matter of the sampler alone."""
+    """The number of samples in one block, which depends only on the sampler."""
     return int(np.clip(_BLOCK // max(sampler.row, 1), 1, _MOST_ROWS))
 
 
 def draw_blocks(job: Job, seed: int, first: int, last: int) -> Tally:
-    """Count the losses of blocks first … last − 1, as far as they are among the samples wanted."""
+    """Count the losses of blocks first … last − 1, without those beyond the requested number of samples."""
     size = block_size(job.sampler)
     drawn = []
     for block in range(first, last):
@@ -156,7 +157,7 @@ def run(
     progress: Progress | None = None,
     state: StateFile | None = None,
 ) -> list[Outcome]:
-    """Draw all jobs side by side, so that Ctrl-C, which returns what there is, finds something of each."""
+    """Draw all jobs side by side. Ctrl-C returns the results so far, and each job then has some."""
     _check.integer("seed", seed, 0, advice="Any integer; one seed gives one answer.")
     _check.integer("workers", workers, 1, advice="State the number of processes to use.")
     running = [_Running(job, seed, state) for job in jobs]
@@ -187,7 +188,7 @@ def run(
 
 
 class _Running:
-    """A job, what it has, and how to go on."""
+    """A job, its results so far, and how to continue it."""
 
     def __init__(self, job: Job, seed: int, state: StateFile | None) -> None:
         _check.integer(
@@ -210,21 +211,23 @@ class _Running:
             advice = "Ask for as many or more, or name another file."
             found = f"at least {self.saved.tally.count}, the number saved in the state file"
             raise InvalidInputError("samples", job.samples, found, advice)
-        self._tally = self.saved.tally  # with a last, partial block, which cannot be continued
+        self._tally = self.saved.tally  # may later include a last, partial block, which cannot be continued
 
     def tasks(self, k: int) -> Iterator[tuple[float, int, int, int]]:
-        """Runs of blocks that end at every power of two; the share of the job done, job k, first and last block."""
+        """Runs of blocks that stop at every power of two: (share of the job done, job k, first and last block)."""
         done = self.saved.done
         while done < self.blocks:
             look = 1 << done.bit_length() if done else 1
             stop = min(self.blocks, look, done + max(1, min(_MOST_BLOCKS, done // 4)))
-            if stop == self.blocks and stop - done > 1:  # the last block may be partial: alone
+            if (
+                stop == self.blocks and stop - done > 1
+            ):  # the last block may be partial, so it is a task of its own
                 stop -= 1
             yield stop / self.blocks, k, done, stop
             done = stop
 
     def add(self, last: int, tally: Tally) -> None:
-        """Add the blocks up to `last`. What can be continued has one name, as Ctrl-C may come at any time."""
+        """Add the blocks up to `last`. One assignment replaces all saved results, as Ctrl-C may come any time."""
         self._tally, before = self._tally.merge(tally), self.saved
         whole = self._tally if self._tally.count == before.planned else before.whole
         if last * self.size <= self.job.samples:
@@ -236,13 +239,13 @@ class _Running:
             self.saved = replace(before, whole=whole)
 
     def stop(self) -> None:
-        """Leave it at what can be continued, unless it is complete."""
+        """Go back to whole blocks, which can be continued, unless the job is complete."""
         if self._tally.count < self.job.samples:
             self._tally = self.saved.tally
 
     @property
     def outcome(self) -> Outcome:
-        """What there is."""
+        """The results so far."""
         saved, job = self.saved, self.job
         return Outcome(job.sampler, self._tally, saved.looks, saved.whole, job.samples, job.epsilon)
 
@@ -256,7 +259,7 @@ def _drawn(
             yield k, last, draw_blocks(jobs[k], seed, first, last)
         return
     joblib = _extras.load("joblib", feature="Monte Carlo on several workers", extra="parallel")
-    sent: deque[tuple[int, int]] = deque()  # never the whole plan, which may be long
+    sent: deque[tuple[int, int]] = deque()  # only tasks in flight: the whole plan may be long
 
     def calls() -> Iterator[Any]:
         for _, k, first, last in tasks:
@@ -269,5 +272,7 @@ def _drawn(
             yield *sent.popleft(), tally
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that tasks are dropped: so it is meant after Ctrl-C
+            warnings.simplefilter(
+                "ignore"
+            )  # joblib warns about dropped tasks, which is intended after Ctrl-C
             found.close()

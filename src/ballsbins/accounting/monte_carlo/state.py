@@ -1,9 +1,10 @@
-"""What a long run has so far, in one file, replaced atomically: a crash leaves the old one or the new one, whole.
+"""The state of a long run in one file, replaced atomically: a crash leaves either the old or the new file, complete.
 
 The file holds one entry for each question (sampler, lattice, seed), named by a hash of it, so that an entry is never
-resumed for another question. Several processes may write to one file at a time and lose nothing: each reads it again
-under a lock before it replaces it. Of two entries for one question the longer one contains the other, since the
-blocks of a question are the same whoever draws them; the number of samples planned is that of whoever asked first.
+resumed for another question. Several processes may write to one file at the same time without losing anything: each
+reads it again under a lock before replacing it. Of two entries for one question the longer one contains the other,
+because the blocks of a question are the same in every process. The planned number of samples is that of the process
+that asked first.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ except ImportError:  # Windows: one writer at a time
 
 Entry = NDArray[np.int64]
 
-_DIGITS = 32  # of a fingerprint
-_HEAD = 5  # numbers before the tallies
+_DIGITS = 32  # hexadecimal digits of a fingerprint: enough that no two questions share one
+_HEAD = 5  # numbers before the tallies in an entry
 
 
 def name_of(question: str) -> str:
@@ -44,10 +45,10 @@ def name_of(question: str) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """What is known of a question.
+    """The saved results of a question.
 
-    The samples first planned, the blocks done, their counts, those of every look (after 1, 2, 4, … blocks), and those
-    of the samples first planned, once there were as many.
+    The number of samples first planned, the blocks done, their counts, the counts of every look (after 1, 2, 4, …
+    blocks), and the counts of the samples first planned, once all of them were drawn.
     """
 
     planned: int
@@ -57,7 +58,7 @@ class Saved:
     whole: Tally | None = None
 
     def encoded(self) -> Entry:
-        """As integers."""
+        """Encode as an array of integers."""
         tallies = [self.tally, *self.looks, *([] if self.whole is None else [self.whole])]
         head = [self.planned, self.done, len(self.looks), int(self.whole is not None), self.tally.low.size]
         parts = [np.concatenate([[tally.count], tally.low, tally.high]) for tally in tallies]
@@ -65,7 +66,7 @@ class Saved:
 
     @staticmethod
     def decoded(lattice: Lattice, entry: Entry) -> Saved:
-        """The reverse."""
+        """Decode what `encoded` returned."""
         planned, done, looks, whole, size = (int(x) for x in entry[:_HEAD])
         rows = entry[_HEAD:].reshape(1 + looks + whole, 1 + 2 * size)
         found = [Tally(lattice, int(row[0]), row[1 : 1 + size], row[1 + size :]) for row in rows]
@@ -73,7 +74,7 @@ class Saved:
 
 
 def _longer(old: Entry, new: Entry) -> Entry:
-    """The one with more blocks, and the counts of the samples first planned from whichever has them."""
+    """The entry with more blocks, with the counts of the samples first planned from whichever entry has them."""
     further, other = (new, old) if new[1] > old[1] else (old, new)
     if further[3] or not other[3] or further[0] != other[0]:
         return further
@@ -83,10 +84,10 @@ def _longer(old: Entry, new: Entry) -> Entry:
 
 
 class StateFile:
-    """Entries by name; absent is empty."""
+    """A file of entries by name; a missing file counts as empty."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read what there is, and see that it can be replaced: better now than after hours of sampling."""
+        """Read the file, and check that it can be replaced: better to fail now than after hours of sampling."""
         self.path = Path(path)
         self._read()
         self._write(b"")
@@ -95,7 +96,7 @@ class StateFile:
         if not self.path.exists():
             return {}
         try:
-            with zipfile.ZipFile(self.path) as file:  # as np.savez writes it, and nobody else's
+            with zipfile.ZipFile(self.path) as file:  # the format of np.savez; anything else is rejected
                 if file.testzip() is not None:
                     raise ValueError
                 found = {name.removesuffix(".npy"): np.load(file.open(name)) for name in file.namelist()}
@@ -112,7 +113,7 @@ class StateFile:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process reads or replaces a state in this directory meanwhile."""
+        """Keep other processes from reading or replacing a state in this directory."""
         if fcntl is None:
             yield
             return
@@ -124,7 +125,7 @@ class StateFile:
             os.close(descriptor)
 
     def begin(self, question: str, lattice: Lattice, samples: int) -> Saved:
-        """What is known of a question; a new one is saved with the number of samples it plans."""
+        """The saved results of a question; a new question is saved with its planned number of samples."""
         name, fresh = name_of(question), Saved(samples, 0, Tally.empty(lattice))
         with self._alone():
             known = self._read()
@@ -134,7 +135,7 @@ class StateFile:
         return Saved.decoded(lattice, known[name])
 
     def put(self, found: Mapping[str, Saved]) -> None:
-        """Keep what is known of each of these questions, on disk when this returns."""
+        """Save the results of each of these questions; they are on disk when this returns."""
         with self._alone():
             known = self._read()
             for question, saved in found.items():
@@ -148,7 +149,7 @@ class StateFile:
         self._write(buffer.getvalue())
 
     def _write(self, content: bytes) -> None:
-        """Replace the file; without content, see only whether it can be written."""
+        """Replace the file; without content, only check that it can be written."""
         try:
             if not content:
                 tempfile.TemporaryFile(dir=self.path.parent).close()

@@ -1,18 +1,18 @@
-"""Past the paper: contributions to δ at one ε, drawn from the laws of `levels`; `remove` for any number of epochs.
+"""Beyond the paper: contributions to δ at one ε, drawn from the laws of `levels`; `remove` for any number of epochs.
 
 A sample is a cell for each coordinate. With M and v of each epoch (see `cells`), its contribution in units of b is
 
     Π_epochs [(eθ/a)^a e^{−θM−θ²v/2}/N]·E[(X − K)₊ | cells] / (N′·K^{1−a}(a−1)^{a−1}/a^a) ,
 
 with θM + θ²v/2 the log of the tilts, N the number of coordinates in the level of the epoch (1 in the base), and N′
-that of epochs in the highest level (1 if that is the base). The expectation given the cells is known from both sides:
-from below, at the mean, by Jensen's inequality; from above by the lesser of two, with r = ΠM/K, V = Σ v/M² and
-W = Σ Var[S | cells]/M²,
+that of epochs in the highest level (1 if that is the base). The expectation given the cells is bounded on both sides.
+Jensen's inequality at the mean gives the lower bound. The upper bound is the lesser of two, with r = ΠM/K, V = Σ v/M²
+and W = Σ Var[S | cells]/M²,
 
     ½K(√((r−1)² + r²(e^W − 1)) + r − 1)      Scarf's bound, as Var[X | cells] ≤ (ΠM)²(e^W − 1)
     K·r^a e^{a²V/2}(a−1)^{a−1}/a^a            for any a > 1, as S^a ≤ M^a e^{a(S/M−1)}, by Hoeffding's lemma.
 
-`add` has the same with E[(1 − S/K)₊ | cells].
+`add` works in the same way with E[(1 − S/K)₊ | cells].
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ballsbins.accounting.monte_carlo.estimate import Lattice
 from ballsbins.accounting.monte_carlo.pairs import Losses
 
 SHARES = Lattice(0.0, 2.0**-13, 2**13 + 1)  # contributions are counted in units of b
-_ROUNDING = 1e-14  # of the log of the tilted mass of one coordinate
-_MARGIN, _TINY = 1e-9, 1e-300  # more than all other roundings; next to the least double
-_LEAST_SPREAD = 1e-12  # V: larger is valid, and nothing overflows
+_ROUNDING = 1e-14  # rounding of the log of the tilted mass of one coordinate
+_MARGIN, _TINY = 1e-9, 1e-300  # more than all other roundings; near the least double
+_LEAST_SPREAD = 1e-12  # V is raised to this: the bound stays valid, and nothing overflows
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tilted:
 
     @property
     def rest(self) -> float:
-        """What is not sampled at most, in units of b."""
+        """An upper bound on the part that is not sampled, in units of b."""
         return self.plan.rest
 
     @property
@@ -66,7 +66,7 @@ class Tilted:
 
     @property
     def log_weight_error(self) -> float:
-        """Rounding."""
+        """The rounding error of log b."""
         return _ROUNDING * self.steps * self.epochs + _MARGIN
 
     @property
@@ -116,7 +116,7 @@ def _call(M: Array, v: Array, variance: Array, log_k: float) -> tuple[Array, Arr
 
 
 def _put(M: Array, v: Array, variance: Array) -> tuple[Array, Array]:
-    """The same of E[(1 − S/K)₊ | cells], in units of K."""
+    """Log of a lower and an upper bound on E[(1 − S/K)₊ | cells], with S in units of K."""
     d, v = 1.0 - M, np.maximum(v, _LEAST_SPREAD)
     rate = (np.sqrt(d * d + 4 * v) - d) / (2.0 * v)
     with np.errstate(divide="ignore"):

@@ -1,18 +1,18 @@
-"""Past the paper, `add`: draw x from G with dG/dQ = S^{−β}/E_Q[S^{−β}], for any real β > 0 and number of epochs.
+"""Beyond the paper, `add`: draw x from G with dG/dQ = S^{−β}/E_Q[S^{−β}], for any real β > 0 and number of epochs.
 
-The loss of (Q, P) is L = −log S, so dQ/dG = E_Q[S^{−β}]·e^{−βL}: τ = β, κ = log E_Q[S^{−β}] in the words of `pairs`.
+The loss of (Q, P) is L = −log S, so dQ/dG = E_Q[S^{−β}]·e^{−βL}: τ = β, κ = log E_Q[S^{−β}] in the terms of `pairs`.
 With S^{−β} = 1/Γ(β) ∫ θ^{β−1} e^{−θS} dθ and L(ω) = E e^{−ωZ},
 
     G is a mixture: θ has density ∝ θ^{β−1} L(θ/T)^T, and given θ the coordinates are independent, with density
     ∝ e^{−ωZ(g)} φ(g), ω = θ/T.
 
 θ: the log-density of u = log θ is sampled as a polygon over a table of u, and below it as the straight line βu,
-where L^T is 1 to rounding (for small β much of the mass is there). If the polygon is off by η at most, so are the
+where L^T is 1 up to rounding (for small β much of the mass is there). If the polygon is off by at most η, so are the
 logarithms of all weights, with the κ of the polygon: η is the error of κ. Above the table are e^{−45} of the mass.
 g: −ωZ(g) is concave, so its tangent at −a, a = s·ω·Z(−a) (a = W₀(ωs²e^{−s²/2})/s), makes N(−a, 1) an envelope;
-x = g + a ∼ N(0, 1) is accepted with probability exp(−(a/s)(e^{sx} − 1 − sx)), redrawn otherwise.
+x = g + a ∼ N(0, 1) is accepted with probability exp(−(a/s)(e^{sx} − 1 − sx)), and redrawn otherwise.
 
-L is integrated here by the trapezoidal rule, apart from the exact accountant, which this is to check.
+L is integrated here by the trapezoidal rule, independently of the exact accountant, which this module checks.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ from ballsbins.accounting.monte_carlo.pairs import Losses, log_range
 
 Integers = NDArray[np.intp]
 
-_CELLS = 2**15  # of the table of a law
-_PARTS, _LAWS_KEPT, _POWERS_KEPT = 64, 32, 1024  # at a time, for memory; laws and powers kept
-_DEPTH = 45.0  # logs below its largest value at which a density is cut off
-_SLAB = 2**15  # numbers drawn at a time: what stays in the cache
-_FIRST, _LAST, _STEP = -30.0, 690.0, 0.125  # of u: e^−30 is nothing beside 1, e^690 nearly beyond the doubles
-_WIDE = 12.0  # standard deviations: what lies beyond is below all digits
-_FLAT, _PER_TOP = 1e-12, 1e-6  # a slope that is none; rounding for each unit of the largest exponent
-_LEAST_POWER, _LARGEST_POWER, _NEAR_ENOUGH = (
-    -7.0,
-    14.0,
-    0.02,
-)  # log of the power to tilt by, and how close to the best
-_LARGEST = 3e5  # of −log L^T in the table
-_ROUNDING = 1e-9
+_CELLS = 2**15  # cells in the table of a law
+_PARTS, _LAWS_KEPT, _POWERS_KEPT = 64, 32, 1024  # parts of a table, to limit memory; laws and powers kept
+_DEPTH = 45.0  # a density is cut off this many logs below its largest value
+_SLAB = 2**15  # numbers drawn at a time: they stay in the cache
+# of u: e^−30 is negligible beside 1, and e^690 almost overflows a double
+_FIRST, _LAST, _STEP = -30.0, 690.0, 0.125
+_WIDE = 12.0  # standard deviations: what lies beyond changes no digit
+_FLAT, _PER_TOP = 1e-12, 1e-6  # a slope below this counts as 0; rounding per unit of the largest exponent
+# range of the log of the power to tilt by, and how close to the best it must be
+_LEAST_POWER, _LARGEST_POWER, _NEAR_ENOUGH = -7.0, 14.0, 0.02
+_LARGEST = 3e5  # the table ends where −log L^T exceeds this
+_ROUNDING = 1e-9  # more than the rounding of a law's log density
 
 
 def _tangent(omega: Array, s: float) -> Array:
@@ -54,14 +52,15 @@ def _tangent(omega: Array, s: float) -> Array:
 
 
 def log_laplace(omega: Array, s: float) -> Array:
-    """Log E e^{−ωZ} for ω ≥ 0: from its distance to 1, exact when that is as small as 1/T; else, however small it is,
+    """Log E e^{−ωZ} for ω ≥ 0.
 
-    −a/s − a²/2 + log E exp(−(a/s)(e^{sx} − 1 − sx)) with x ∼ N(0, 1).
+    Near 1 it is computed from its distance to 1, which is accurate even if that is as small as 1/T. Otherwise,
+    however small it is, it is −a/s − a²/2 + log E exp(−(a/s)(e^{sx} − 1 − sx)) with x ∼ N(0, 1).
     """
     found = np.empty_like(omega)
     tangents = _tangent(omega, s)
     for i, (w, a) in enumerate(zip(omega, tangents, strict=True)):
-        # the integrands are analytic for |Im x| < π/2s and about 1/√(1 + sa) wide: errors are of the order of e^−39
+        # the integrands are analytic for |Im x| < π/2s and about 1/√(1 + sa) wide, so errors are about e^−39
         step = 1 / 4 / math.sqrt(1.0 + s * s + s * a)
         x = np.arange(-_WIDE, _WIDE + s, step)
         weight = np.exp(-0.5 * x * x) * (step / math.sqrt(2.0 * math.pi))
@@ -86,7 +85,7 @@ class _Scale:
             if parts[-1][-1] > _LARGEST:
                 break
         exponent = np.concatenate(parts)
-        self.u, self.exponent = u[: exponent.size : 2], exponent[::2]  # every other node is left to check by
+        self.u, self.exponent = u[: exponent.size : 2], exponent[::2]  # the other nodes serve as a check
         self.log_exponent = CubicSpline(self.u, np.log(self.exponent))
         missed = np.exp(self.log_exponent(u[1 : exponent.size : 2])) - exponent[1::2]
         self.error = 2.0 * np.abs(missed)
@@ -141,7 +140,7 @@ def _law(s: float, steps: int, beta: float) -> _Law:
         masses = density[:-1] * np.where(np.abs(slope * h) < _FLAT, h, np.expm1(slope * h) / slope)
     below = np.cumsum(np.append(density[0] / beta, masses))
     kappa = float(top + math.log(below[-1])) - math.lgamma(beta)
-    # a chord is off by at most h²/8·max|f″| of a cell; twice that, and what the cubics are off
+    # the error of a chord is at most h²/8·max|f″| of a cell; take twice that, plus the error of the cubics
     eta = float(np.abs(np.diff(f, 2)).max()) / 4 + float(scale.error[window].max())
     return _Law(
         u, np.append(beta, slope), density, below, kappa, eta + _ROUNDING * (1.0 + _PER_TOP * abs(top))
@@ -176,7 +175,7 @@ class TiltedAdd:
 
     @property
     def log_weight_error(self) -> float:
-        """η of every epoch."""
+        """The sum of η over all epochs."""
         return self.epochs * _law(1.0 / self.sigma, self.steps, self.power).error
 
     @property
@@ -184,7 +183,7 @@ class TiltedAdd:
         return self.epsilon
 
     def losses(self, rng: np.random.Generator, count: int) -> Losses:
-        """Contributions (1 − e^{ε−L})₊ e^{−β(L−ε)} over the most that can be; L is the sum over epochs."""
+        """Contributions (1 − e^{ε−L})₊ e^{−β(L−ε)} divided by their maximum; L is the sum over epochs."""
         beyond = sum(self._losses(rng, count) for _ in range(self.epochs)) - self.epsilon
         beta = self.power
         entropy = beta * math.log(beta) - (1.0 + beta) * math.log1p(beta)
@@ -193,7 +192,7 @@ class TiltedAdd:
         return share, share
 
     def _losses(self, rng: np.random.Generator, count: int) -> Array:
-        """Of one epoch, exact."""
+        """Exact losses of one epoch."""
         s, T = 1.0 / self.sigma, self.steps
         a = _tangent(np.exp(_law(s, T, self.power).draw(rng, count)) / T, s)
         total = np.zeros(count)
@@ -217,7 +216,7 @@ def _accepted(rng: np.random.Generator, a: Array, width: int, s: float) -> Array
 
 
 def _reject(rng: np.random.Generator, x: Array, weight: Array, s: float) -> Integers:
-    """Replace x by e^{sx}, in place; where to draw again. As e^{−y} ≥ 1 − y, few exponentials are needed."""
+    """Replace x by e^{sx} in place; return where to draw again. As e^{−y} ≥ 1 − y, few exponentials are needed."""
     x *= s
     y = -1.0 - x
     np.exp(x, out=x)
@@ -230,7 +229,7 @@ def _reject(rng: np.random.Generator, x: Array, weight: Array, s: float) -> Inte
 
 @lru_cache(maxsize=_POWERS_KEPT)
 def best_power(sigma: float, steps: int, epochs: int, epsilon: float) -> float:
-    """The β with the least range b(ε), rounded so that near questions share their samples; 0 where none helps."""
+    """The β with the least range b(ε), rounded so that similar questions share samples; 0 if no β helps."""
     scale, largest = _scale(1.0 / sigma, steps), _LARGEST_POWER
     while scale.window(math.exp(largest)) is None:
         largest -= 0.5
