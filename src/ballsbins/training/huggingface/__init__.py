@@ -1,8 +1,8 @@
-"""Training with Hugging Face on the batches of a Mechanism: `PrivateTrainer`, for `transformers.Trainer`.
+"""Train with Hugging Face on the batches of a Mechanism: `PrivateTrainer` replaces `transformers.Trainer`.
 
-`PrivateTrainer` replaces two methods that are internals of `transformers.Trainer` (`_init_training_state` and
-`_prepare_for_training`) and two that hide gradients from logs (`_clip_grad_norm`, `_get_grad_norm`). A later version
-may rename them, and would then train without privacy and without an error. So other versions are refused.
+`PrivateTrainer` overrides two internal methods of `transformers.Trainer` (`_init_training_state` and
+`_prepare_for_training`) and, to keep gradients out of logs, two more (`_clip_grad_norm`, `_get_grad_norm`). A later
+version may rename them, and would then train without privacy and without an error. So other versions are refused.
 """
 
 from importlib import metadata
@@ -19,10 +19,10 @@ _OPTIONAL = {"peft"}
 
 
 def require_versions() -> None:
-    """Refuse versions other than those supported.
+    """Refuse unsupported versions.
 
     Raises:
-        InvalidInputError: names the library, its version and the one to install.
+        InvalidInputError: a version is unsupported; the error names the library, its version and the one to install.
     """
     for name, wanted in SUPPORTED.items():
         try:

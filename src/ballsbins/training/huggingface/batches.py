@@ -1,19 +1,19 @@
-"""Batches as the model gets them: in pieces that fit in memory, with one row for each example in every lookup.
+"""Prepare batches for the model: in pieces that fit in memory, with one row for each example in every lookup.
 
-`gradient_accumulation_steps` (G) and `per_device_train_batch_size` (b) are about memory here, not about privacy: each
-step has one batch of the mechanism, whose size is random. It is cut into chunks of at most b examples, which are
-dealt to the G substeps of Trainer's loop; some substeps may have several chunks and some none.
+`gradient_accumulation_steps` (G) and `per_device_train_batch_size` (b) concern memory here, not privacy. Each step
+has one batch of the mechanism, whose size is random. It is cut into chunks of at most b examples, which are divided
+between the G substeps of Trainer's loop; some substeps may have several chunks and some none.
 
 **Randomness.** Dropout, and masks that a collator draws, must not let one example change what happens to others. With
-a seed that is public, and a batch that is padded to its longest example, they would: the masks of all examples depend
-on the shape. So every chunk draws from generators seeded with a number derived from the run's key. The generators of
-the process are put back afterwards: they do not advance with the sizes of batches, which are secret, and a checkpoint
-holds nothing of either. A resumed run draws the same masks.
+a public seed and a batch that is padded to its longest example, they would: the masks of all examples depend on the
+shape. So every chunk draws from generators whose seed is derived from the run's key. Afterwards the generators of the
+process are restored: they do not advance with the sizes of batches, which are secret, and a checkpoint holds nothing
+of either. A resumed run draws the same masks.
 
-**Lookups.** BERT, DistilBERT and GPT-2 look their positions up once for the whole batch, with indices of shape (1,
-T), and rely on broadcasting; others expand a row without copying it. Opacus then finds one gradient for all examples,
-or none. Before such a lookup the indices are made (B, T) and contiguous here. The outputs are the same, and the model
-is not changed: everything is done by hooks, which `OneRowPerExample.remove` takes off.
+**Lookups.** BERT, DistilBERT and GPT-2 look up their positions once for the whole batch, with indices of shape (1,
+T), and rely on broadcasting; other models expand a row without copying it. Opacus then finds one gradient for all
+examples, or none. So before such a lookup, hooks make the indices (B, T) and contiguous. The outputs stay the same,
+and the model is not changed: `OneRowPerExample.remove` removes the hooks.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from ballsbins.training.torch import BallsBinsLoader
 
 @dataclass(frozen=True)
 class Piece:
-    """What one substep of a step has to do."""
+    """The work of one substep of a step."""
 
     chunks: tuple[tuple[int, list[Any]], ...]  # the number of the chunk within the batch, and its examples
     last: int  # the number of the batch's last chunk
-    examples: int  # of the whole batch on this rank; secret
-    final: bool  # whether it is the last piece of its batch
+    examples: int  # number of examples of the whole batch on this rank; secret
+    final: bool  # whether this is the last piece of its batch
 
 
 class Pieces:
-    """The loader as Trainer's loop sees it: G pieces for each batch. Not a DataLoader, so that nobody prepares it."""
+    """The loader that Trainer's loop sees: G pieces for each batch. Not a DataLoader, so that nothing prepares it."""
 
     def __init__(self, loader: BallsBinsLoader, per_step: int, chunk: int) -> None:
-        """Cut batches of a loader, which gives lists of examples."""
+        """Cut the batches of a loader that gives lists of examples."""
         self._loader, self._per_step, self._chunk = loader, per_step, chunk
 
     @property
     def dataset(self) -> Any:
-        """The data set, of which Trainer wants the length."""
+        """The data set, whose length Trainer needs."""
         return self._loader.dataset
 
     @property
     def sampler(self) -> Any:
-        """Refuse: whoever asks wants to skip or to deal out batches."""
+        """Refuse: code that asks for the sampler wants to skip batches or divide them between processes."""
         raise RunError(
             "The batches of a private run cannot be skipped or dealt out: a resumed run goes on at the batch of its "
             "next step by itself. Leave this loader as it is."
@@ -68,7 +68,7 @@ class Pieces:
         return self._loader.mechanism.sampler.steps * self._per_step
 
     def __iter__(self) -> Iterator[Piece]:
-        """Go on at the next step, up to the end of its epoch."""
+        """Continue from the next step to the end of its epoch."""
         run = self._loader._run
         batches = iter(self._loader)
         while True:
@@ -92,19 +92,19 @@ class Pieces:
 
 
 class Shapes:
-    """The shapes of batches, but for their number of rows."""
+    """The shapes of batches, without their number of rows."""
 
     def __init__(self) -> None:
-        """Start with none."""
+        """Start without any shape."""
         self._seen: set[Any] = set()
 
     def see(self, batch: Mapping[str, Any]) -> None:
-        """Look at a batch."""
+        """Record the shapes of a batch."""
         tensors = [(name, value) for name, value in sorted(batch.items()) if isinstance(value, torch.Tensor)]
         self._seen.add(tuple((name, tuple(value.shape[1:])) for name, value in tensors))
 
     def differ(self, device: Any, ranks: int) -> bool:
-        """Whether they differed, on any rank: examples then decide the shape in which others are computed."""
+        """Whether shapes differed on any rank. If so, one example affects the shape in which others are computed."""
         found = torch.tensor(float(len(self._seen) > 1), device=device)
         if ranks > 1:
             torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
@@ -113,7 +113,7 @@ class Shapes:
 
 @contextmanager
 def drawn_from(key: Key, *domain: str | int) -> Iterator[None]:
-    """Let everything inside draw from generators that are seeded from the key, and put the old ones back."""
+    """Within this context, draw from generators that are seeded from the key; then restore the old ones."""
     seed = key.derive("randomness inside a step", *domain)
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else []
@@ -129,10 +129,10 @@ def drawn_from(key: Key, *domain: str | int) -> Iterator[None]:
 
 
 class OneRowPerExample:
-    """Hooks on a model and on its tables to train."""
+    """Hooks on a model and on its trainable embedding tables."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Put the hooks on."""
+        """Install the hooks."""
         self._rows = 0
         self._handles = [model.register_forward_pre_hook(self._count, with_kwargs=True)]
         for name, layer in model.named_modules():
@@ -140,7 +140,7 @@ class OneRowPerExample:
                 self._handles.append(layer.register_forward_pre_hook(self._expander(name)))
 
     def remove(self) -> None:
-        """Take the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 

@@ -1,6 +1,6 @@
-"""Trainer's loop, with the batches, the loss and the gradients of a private run in place of its own.
+"""Trainer's loop, with the batches, the loss and the gradients of a private run instead of its own.
 
-Two of the methods replaced here are internals of `transformers.Trainer`: `_init_training_state` (the run knows its
+Two of the methods overridden here are internals of `transformers.Trainer`: `_init_training_state` (the run knows its
 next step, so nothing is skipped) and `_prepare_for_training` (nothing goes through Accelerate's `prepare`). Two more
 keep gradients out of logs: `_clip_grad_norm` and `_get_grad_norm`.
 """
@@ -29,13 +29,13 @@ from ballsbins.training.torch import BallsBinsLoader, make_private
 from ballsbins.training.torch.example_check import require_own_gradients
 from ballsbins.training.torch.ghost_clipping import linear_norms
 
-NOT_PRIVATE = "_not_private"  # ends the names of logged values that no noise covers
+NOT_PRIVATE = "_not_private"  # suffix for names of logged values without noise
 _PADDED = "rows are padded to the longest of their batch, so that one example decides the shape of others"
 
 
 @dataclass
 class _Private:
-    """What `make_private` made, for one run."""
+    """The objects that `make_private` returned for one run."""
 
     model: Any
     optimizer: Any
@@ -45,7 +45,7 @@ class _Private:
 
 
 class PrivateLoop(Trainer):
-    """What is replaced in Trainer; `PrivateTrainer` fills in the plan."""
+    """The overridden methods of Trainer; `PrivateTrainer` fills in the plan."""
 
     model: Any
     optimizer: Any
@@ -53,7 +53,7 @@ class PrivateLoop(Trainer):
     privacy_unit: str
     grad_sample_mode: str
     _loss: Loss
-    _options: dict[str, Any]  # of make_private
+    _options: dict[str, Any]  # options of make_private
     _shapes: Shapes
     _private: _Private | None = None
 
@@ -64,27 +64,27 @@ class PrivateLoop(Trainer):
         return self._private
 
     def as_run(self) -> Mechanism | None:
-        """Give the mechanism as far as it was run, which answers for its privacy.
+        """Return the mechanism as far as it was run, from which the privacy follows.
 
         Returns:
-            The mechanism with the steps really taken; None before the first one.
+            The mechanism with the steps actually taken; None before the first one.
         """
         return None if self._private is None else self._private.loader.as_run()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as Trainer does, once; afterwards the model has no hooks left.
+        """Train once, as Trainer does; afterwards the model has no hooks left.
 
         Args:
-            args: those of `Trainer.train`, by position.
-            kwargs: those of `Trainer.train`, such as `resume_from_checkpoint`.
+            args: arguments of `Trainer.train`, by position.
+            kwargs: arguments of `Trainer.train`, such as `resume_from_checkpoint`.
 
         Returns:
-            What `Trainer.train` returns.
+            The result of `Trainer.train`.
         """
         try:
             with (
                 warnings.catch_warnings()
-            ):  # token ids have no gradients, of which Opacus' hooks make torch warn
+            ):  # token ids have no gradients, and Opacus' hooks make torch warn about it
                 warnings.filterwarnings("ignore", message="Full backward hook is firing")
                 return super().train(*args, **kwargs)
         finally:
@@ -92,16 +92,16 @@ class PrivateLoop(Trainer):
                 self._private.model.remove_hooks()
                 self._private.lookups.remove()
 
-    # What Trainer's loop is given.
+    # The inputs of Trainer's loop.
 
     def get_train_dataloader(self) -> Any:
-        """Begin the run: its batches, in pieces.
+        """Begin the run and return its batches in pieces.
 
         Returns:
-            An iterable for Trainer's loop, which cannot be prepared, skipped or dealt out.
+            An iterable for Trainer's loop. It cannot be prepared or skipped, nor divided between processes.
 
         Raises:
-            RunError: steps were taken already.
+            RunError: this trainer has already taken steps.
         """
         if self.as_run() is not None:
             raise RunError(
@@ -116,7 +116,7 @@ class PrivateLoop(Trainer):
         )
 
     def _make_private(self) -> _Private:
-        self.model.train()  # as Opacus wants it
+        self.model.train()  # Opacus requires training mode
         optimizer = self.create_optimizer()
         dataset, self._collate = self._columns_removed(self.train_dataset)
         lookups = OneRowPerExample(self.model)
@@ -139,17 +139,17 @@ class PrivateLoop(Trainer):
         )
         if ghost:
             made[0].NORM_SAMPLERS[Conv1D] = linear_norms
-        made[1].passes.watch = None  # `_check_one_example` looks at the model as well as at the loss
+        made[1].passes.watch = None  # `_check_one_example` checks both the model and the loss
         return _Private(made[0], made[1], made[2] if ghost else None, made[-1], lookups)
 
     def _columns_removed(self, dataset: Any) -> tuple[Any, Any]:
-        """As Trainer does it: columns that the model does not take are left out, of the data set or of examples."""
+        """Remove columns that the model does not take from the data set or from examples, as Trainer does."""
         if hasattr(dataset, "remove_columns"):
             return self._remove_unused_columns(dataset, description="training"), self.data_collator
         return dataset, self._get_collator_with_removed_columns(self.data_collator, description="training")
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        """Begin where the run is: Trainer is to skip no batches."""
+        """Begin at the run's position, so that Trainer skips no batches."""
         epochs, _ = super()._init_training_state(*args, **kwargs)
         return epochs, 0
 
@@ -191,15 +191,15 @@ class PrivateLoop(Trainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], None]:
-        """Take the pieces of a batch; what they hold is counted for nobody to divide by.
+        """Take the pieces of a batch; do not count tokens, because nothing may be divided by their number.
 
         Args:
-            epoch_iterator: over pieces.
-            num_batches: how many pieces a batch has.
+            epoch_iterator: iterator over pieces.
+            num_batches: the number of pieces in a batch.
             device: not used.
 
         Returns:
-            The pieces, and None in place of a number of tokens.
+            The pieces, and None instead of a number of tokens.
         """
         return list(islice(epoch_iterator, num_batches)), None
 
@@ -211,12 +211,12 @@ class PrivateLoop(Trainer):
         """Clip and sum the gradients of a piece of a batch; Trainer takes the step after its last piece.
 
         Args:
-            model: as `make_private` wrapped it.
+            model: the model as wrapped by `make_private`.
             inputs: a piece.
             num_items_in_batch: not used.
 
         Returns:
-            The part of the batch's mean loss that this piece has; not private.
+            The contribution of this piece to the batch's mean loss; not private.
         """
         piece: Piece = inputs
         run = self._made.loader._run
@@ -239,7 +239,7 @@ class PrivateLoop(Trainer):
         return total
 
     def _backward(self, model: Any, batch: dict[str, Any]) -> torch.Tensor:
-        """Go backward; gives the sum of the losses."""
+        """Run the forward and backward passes; return the sum of the losses."""
         inputs, labels = self._split(batch)
         with self.accelerator.autocast():
             outputs = model(**inputs)
@@ -252,7 +252,7 @@ class PrivateLoop(Trainer):
         return checked.loss_per_sample.detach().sum()  # type: ignore[no-any-return]
 
     def _split(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Inputs of the model and labels: with labels it would compute a loss of its own."""
+        """Separate inputs and labels: with labels, the model would compute its own loss."""
         inputs = {name: value for name, value in batch.items() if name not in self.label_names}
         labels = {name: batch[name] for name in self.label_names if name in batch}
         if not labels:
@@ -266,7 +266,7 @@ class PrivateLoop(Trainer):
 
     def _check_one_example(self, batch: dict[str, Any]) -> None:
         """Compare one example's gradient within its batch and alone."""
-        # Under bfloat16 Accelerate replaces `forward` for evaluation; gradients are compared in full precision.
+        # With bfloat16, Accelerate replaces `forward` for evaluation; compare gradients in full precision.
         forward = getattr(self.model, "_original_forward", self.model)
 
         def losses_of(part: Mapping[str, Any]) -> torch.Tensor:
@@ -279,20 +279,20 @@ class PrivateLoop(Trainer):
         finally:
             self._made.model.enable_hooks()
 
-    # What is logged.
+    # Logging.
 
     def _clip_grad_norm(self, model: nn.Module) -> None:
-        """Do nothing: examples are clipped, and the norm of what is not noisy yet is nobody's business."""
+        """Do nothing: each example is clipped already, and the norm of gradients without noise must stay secret."""
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: float | None = None) -> None:
-        """Give no norm: it would be logged."""
+        """Return no norm, because Trainer would log it."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log, with names that say which values are of training data and have no noise.
+        """Log with names that show which values come from training data and have no noise.
 
         Args:
             logs: names and values.
-            start_time: of the training.
+            start_time: the start time of the training.
         """
         for name in ("loss", "train_loss"):
             if name in logs:
@@ -301,7 +301,7 @@ class PrivateLoop(Trainer):
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Count none: their number tells the sizes of batches, which are secret.
+        """Count none, because their number reveals the sizes of batches, which are secret.
 
         Args:
             inputs: not used.
@@ -312,7 +312,7 @@ class PrivateLoop(Trainer):
         return 0
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: every trial is a run on the same data.
+        """Refuse, because every trial is a run on the same data.
 
         Args:
             args: not used.
@@ -331,12 +331,12 @@ class PrivateLoop(Trainer):
 
 
 class TrueEpoch(TrainerCallback):
-    """Count epochs by the steps taken, also in an epoch that was resumed in its middle."""
+    """Count epochs by the steps taken, even in an epoch that was resumed in the middle."""
 
     def __init__(self, steps: int) -> None:
-        """Take the number of steps of an epoch."""
+        """Take the number of steps per epoch."""
         self._steps = steps
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Correct what Trainer counted."""
+        """Correct Trainer's count."""
         state.epoch = state.global_step / self._steps

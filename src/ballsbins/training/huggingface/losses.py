@@ -1,8 +1,8 @@
-"""One loss for each example, computed from the model's outputs alone.
+"""One loss for each example, computed only from the model's outputs and the labels.
 
-The losses inside Hugging Face models are means over the *tokens of the whole batch* (`num_items_in_batch` too): a
-long example then shrinks the gradients of all others, and no clipping sees it. Here each example's loss is the mean
-over its own tokens, so it is what the model would give for a batch of that example alone.
+The losses inside Hugging Face models are means over the *tokens of the whole batch* (also with `num_items_in_batch`).
+A long example then shrinks the gradients of all others, and clipping does not notice. Here each example's loss is the
+mean over its own tokens, so it equals the model's loss for a batch of that example alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Loss = Callable[[Any, Labels], torch.Tensor]
 
 
 def kind_of(model: Any) -> str | None:
-    """Tell which loss a model trains with, by the name that transformers has for it; None if it is not known."""
+    """Return transformers' name for the loss that a model trains with; None if it is unknown."""
     if model.__class__.__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return "ForCausalLM"
     return getattr(model, "loss_type", None)
@@ -34,13 +34,13 @@ def loss_for(model: Any, label_smoothing: float = 0.0) -> Loss:
 
     Args:
         model: a model of transformers, not wrapped.
-        label_smoothing: for classifiers.
+        label_smoothing: label smoothing of classifiers.
 
     Returns:
-        A function of the model's outputs and the labels of a batch, which gives one loss for each example.
+        A function of the model's outputs and the labels of a batch that gives one loss for each example.
 
     Raises:
-        InvalidInputError: there is none for this model; `compute_loss_func` must be given.
+        InvalidInputError: no loss is known for this model; `compute_loss_func` must be given.
     """
     kind = kind_of(model)
     config = getattr(model, "config", None)
@@ -55,7 +55,7 @@ def loss_for(model: Any, label_smoothing: float = 0.0) -> Loss:
 
 
 def loss_from(compute_loss_func: Callable[..., Any]) -> Loss:
-    """Use a loss of the user's, which must give one value for each example."""
+    """Use the user's loss, which must give one value for each example."""
 
     def loss(outputs: Any, labels: Labels) -> torch.Tensor:
         each = compute_loss_func(outputs, labels.get("labels"), num_items_in_batch=None)
@@ -130,7 +130,7 @@ _LOSSES: dict[str, Callable[[Any, Labels, Any, float], torch.Tensor]] = {
 
 
 class ExampleLosses:
-    """The loss as Opacus' ghost clipping calls it: a criterion, whose `reduction` it sets."""
+    """The loss as a criterion for Opacus' ghost clipping, which sets its `reduction`."""
 
     def __init__(self, loss: Loss) -> None:
         """Wrap a loss."""
@@ -138,5 +138,5 @@ class ExampleLosses:
         self._loss = loss
 
     def __call__(self, outputs: Any, labels: Labels) -> torch.Tensor:
-        """Give one loss for each example, whatever the reduction: the caller takes the mean."""
+        """Return one loss for each example with any reduction, because the caller takes the mean."""
         return self._loss(outputs, labels)

@@ -1,8 +1,8 @@
-"""What is run and whose privacy it is about: from Trainer's arguments and data to a Mechanism and a unit of privacy.
+"""Derive the Mechanism and the unit of privacy from Trainer's arguments and data.
 
-DP-SGD protects one row. Where texts are packed, a row is not a text: one row holds pieces of several, and one text
-may lie in several rows. Nobody can see that in the token ids. So for language models, and where packing shows, the
-unit is a required argument.
+DP-SGD protects one row. If texts are packed, a row is not a text: one row holds pieces of several texts, and one text
+may be spread over several rows. The token ids do not show this. So the unit is a required argument for language
+models, and for data with signs of packing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def columns_of(dataset: Any) -> list[str]:
 def mechanism_for(
     args: TrainingArguments, rows: int, given: Mechanism | None, epsilon: float | None, delta: float | None
 ) -> Mechanism:
-    """The mechanism to run, which has at least the steps that `args` ask for."""
+    """Return the mechanism to run, with at least as many steps as `args` ask for."""
     if (given is None) == (epsilon is None):
         raise InvalidInputError(
             "mechanism", given, "given, or else epsilon and delta, not both",
@@ -89,17 +89,17 @@ def unit_of(
     """Decide the unit of privacy, or ask for it.
 
     Args:
-        given: what the user says; None if nothing.
-        kind: which loss the model has.
-        columns: of the data set.
-        documents: for each row, the document it is from, or a list of several.
+        given: the unit that the user stated; None if none.
+        kind: the loss of the model, by transformers' name.
+        columns: the columns of the data set.
+        documents: for each row, the document it comes from, or a list of several.
         rows: the number of rows.
 
     Returns:
         One of "row", "packed row", "document".
 
     Raises:
-        InvalidInputError: it must be said, or what was said cannot be.
+        InvalidInputError: the unit must be stated, or the stated unit contradicts the data.
     """
     packed = [name for name in _SIGNS if name in columns]
     if given is None and not packed and documents is None and kind not in LANGUAGE_MODELS:
@@ -146,7 +146,7 @@ def _require_documents_in_one_row(documents: Sequence[Any] | None, rows: int) ->
 
 
 def require_not_packed(unit: str, inputs: Mapping[str, Any]) -> None:
-    """Refuse a batch that shows packing if a row was said to be one text: positions that begin anew within a row."""
+    """Refuse a batch whose positions restart within a row, which shows packing, if a row should hold one text."""
     positions = inputs.get("position_ids")
     if unit == PACKED_ROW or not isinstance(positions, torch.Tensor) or positions.dim() != 2:
         return
@@ -162,7 +162,7 @@ def require_not_packed(unit: str, inputs: Mapping[str, Any]) -> None:
 
 
 def not_covered_by(unit: str) -> tuple[str, ...]:
-    """Say on the card what the unit leaves out."""
+    """The sentences for the card on what the unit does not cover."""
     if unit != PACKED_ROW:
         return ()
     return (

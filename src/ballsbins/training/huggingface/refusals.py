@@ -1,4 +1,4 @@
-"""What cannot be trained privately with the options of `transformers`, each with the change to make."""
+"""Options of `transformers` that do not work with private training, each with the change to make."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def refuse_arguments(args: Any, mode: str, kind: str | None, precision: str) -> 
     Args:
         args: TrainingArguments.
         mode: "hooks" or "ghost".
-        kind: which loss the model has, by transformers' name.
+        kind: the loss of the model, by transformers' name.
         precision: Accelerate's mixed precision, "no" for none.
 
     Raises:
-        InvalidInputError: names the option and the change to make.
+        InvalidInputError: an option is not usable; the error names it and the change to make.
     """
     ours = "Leave it out: the mechanism draws the batches."
     watched = os.environ.get("WANDB_WATCH")
@@ -79,9 +79,9 @@ def refuse_arguments(args: Any, mode: str, kind: str | None, precision: str) -> 
 
 
 def refuse_checkpointing(model: Any, args: Any, mode: str) -> None:
-    """Refuse gradient checkpointing where layers would be seen twice.
+    """Refuse gradient checkpointing if hooks would see layers twice.
 
-    With `use_reentrant=True` the first call of a layer is made without gradients, and only the second is seen.
+    With `use_reentrant=True` the first call of a layer runs without gradients, and hooks see only the second.
     """
     if not (args.gradient_checkpointing or getattr(model, "is_gradient_checkpointing", False)):
         return
@@ -104,9 +104,9 @@ def refuse_checkpointing(model: Any, args: Any, mode: str) -> None:
 
 
 def refuse_tied(model: nn.Module) -> None:
-    """Refuse weights to train that belong to two layers, in ghost mode.
+    """Refuse trainable weights that two layers share, in ghost mode.
 
-    The norm of a sum of two gradients does not follow from the norms of both.
+    The norm of a sum of two gradients does not follow from their norms.
     """
     owners: dict[int, list[str]] = {}
     for name, layer in model.named_modules():

@@ -1,9 +1,9 @@
-"""`PrivateTrainer`: `transformers.Trainer` whose steps are those of a Mechanism.
+"""`PrivateTrainer`: a `transformers.Trainer` whose steps are those of a Mechanism.
 
-Trainer keeps its loop, its arguments, its callbacks and its checkpoints. What decides about privacy is taken from it:
+Trainer keeps its loop, its arguments, its callbacks and its checkpoints. Everything that affects privacy is replaced:
 the batches (`get_train_dataloader`), the loss (`training_step`), the gradients (`make_private` wraps model and
-optimizer, and nothing goes through Accelerate's `prepare`) and the place to resume at (`_init_training_state`: the
-run knows its next step, so Trainer skips nothing).
+optimizer, and nothing goes through Accelerate's `prepare`) and the position to resume from (`_init_training_state`:
+the run knows its next step, so Trainer skips nothing).
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from ballsbins.training.huggingface.plan import columns_of, mechanism_for, not_c
 
 
 class PrivateTrainer(PrivateLoop):
-    """Train a model of transformers, with or without PEFT, with differential privacy.
+    """Train a transformers model, with or without PEFT, with differential privacy.
 
     It takes all arguments of `transformers.Trainer`, and those below. `args.max_grad_norm` is the norm C to clip each
     example's gradient to. One step has `per_device_train_batch_size · gradient_accumulation_steps · processes`
-    examples on average; the former bounds what is in memory at a time. `compute_loss_func(outputs, labels,
-    num_items_in_batch)` must return one loss for each example; `num_items_in_batch` is always None.
+    examples on average; the first factor limits how many are in memory at a time. `compute_loss_func(outputs,
+    labels, num_items_in_batch)` must return one loss for each example; `num_items_in_batch` is always None.
 
     Args:
-        args: those of Trainer, by position or name.
-        mechanism: what to run; or leave it out and state a target (`epsilon`, `delta`), from which the noise follows,
-            with `num_train_epochs` or `max_steps` and the batch size of `args`.
+        args: arguments of Trainer, by position or name.
+        mechanism: the mechanism to run. Or leave it out and state a target (`epsilon`, `delta`): the noise then
+            follows from the target, from `num_train_epochs` or `max_steps`, and from the batch size of `args`.
         epsilon: the ε to stay within.
-        delta: the δ at which ε is meant; also the default of `card`.
-        key: a master key (`Key.from_file`), of which every run derives its own; an integer is a seed for experiments.
+        delta: the δ at which ε holds; also the default of `card`.
+        key: a master key (`Key.from_file`), from which every run derives its own key; an integer is a seed for
+            experiments.
         grad_sample_mode: "hooks", which covers floating point, or "ghost", which needs less memory.
         privacy_unit: what a row is: "row", "packed row" or "document". Required for language models.
         document_ids: for "document", the document of each row.
-        ledger: a file in which every step is written down before it is taken.
-        lost_steps: what became of steps that the ledger has and the checkpoint has not.
-        data_fingerprint: any text that tells your data from any other; a resumed run then repeats bit for bit.
-        allow_uncovered: go on although the test of the machine failed. The card then says so.
-        options: those of Trainer, by name.
+        ledger: a file to which every step is written before it is taken.
+        lost_steps: what became of steps that are in the ledger but not in the checkpoint.
+        data_fingerprint: any text that identifies your data; a resumed run then repeats bit for bit.
+        allow_uncovered: continue although the test of the machine failed. The card then says so.
+        options: arguments of Trainer, by name.
 
     Raises:
-        InvalidInputError: an argument of either is not usable; the error names the change to make.
+        InvalidInputError: an argument of Trainer or of this class is not usable; the error names the change to make.
 
     Example:
         >>> import tempfile, torch
@@ -101,7 +102,7 @@ class PrivateTrainer(PrivateLoop):
             self._loss = loss_from(self.compute_loss_func)
         else:
             self._loss = loss_for(model, self.args.label_smoothing_factor)
-        self.label_smoother = None  # it is part of the loss above; evaluation shows the plain one
+        self.label_smoother = None  # smoothing is part of the loss above; evaluation shows the plain loss
         self._options = {
             "max_grad_norm": self.args.max_grad_norm,
             "key": key,
@@ -128,8 +129,8 @@ class PrivateTrainer(PrivateLoop):
         """Make the card of the run so far: `card().statement().markdown()` is the text to publish.
 
         Args:
-            delta: the δ at which ε is claimed; that of the target by default.
-            metrics: how good the model is, on data that was not trained on.
+            delta: the δ at which ε is claimed; by default the δ of the target.
+            metrics: the quality of the model, on data that was not used for training.
             not_covered: what else was done with the data, such as choosing hyperparameters.
 
         Returns:
