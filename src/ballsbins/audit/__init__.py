@@ -1,4 +1,4 @@
-"""Empirical checks of a privacy claim: attacks on the mechanism with its worst data, and on one training run."""
+"""Empirical checks of a privacy claim: attacks on the mechanism with worst-case data, and on one training run."""
 
 from ballsbins.audit.claim_test import Audit, audit
 from ballsbins.audit.one_run import OneRunAudit

@@ -1,23 +1,23 @@
-"""Many runs of ABLQ on the data that is worst for its sampler, at once, and the best test of what they release.
+"""Simulate many runs of ABLQ at once on the worst data for the sampler, and apply the best test to their releases.
 
 The query is ψ(x) = x for numbers in [−1, 1], as in the proofs that the paper's dominating pairs are tight (theorem
-3.1 for balls-and-bins). One example is the canary: 1, or ⊥. All others are 0; for shuffling they are −1, because the
-place that the canary leaves empty in a batch of known size then gives it away (the pair (P_S, Q_S) of the paper).
+3.1 for balls-and-bins). One example is the canary: 1, or ⊥. All others are 0. For shuffling they are −1, because the
+place that the canary leaves empty in a batch of known size then reveals it (the pair (P_S, Q_S) of the paper).
 
-What is observed is x_t = the response of step t, less what it would be in a batch without the canary's place: noise
-plus `present` (or `absent`, for ⊥) in the batch that has it. The likelihood ratio of the two is the most powerful
-statistic there is (Neyman and Pearson), for balls-and-bins (1/T)·Σ_t e^{(x_t − 1/2)/σ²}; it uses the claimed σ.
+The observation x_t is the response of step t, minus its value for a batch without the canary's place. It is noise,
+plus `present` (or `absent`, for ⊥) in the canary's batch. The likelihood ratio of the two cases is the most powerful
+statistic (Neyman and Pearson). For balls-and-bins it is (1/T)·Σ_t e^{(x_t − 1/2)/σ²}, with the claimed σ.
 
 The noise and the arithmetic are those of training: integers from `ballsbins.noise`, added to the sum in units of a
-`Grid`, multiplied by the unit and rounded to float32 (`released`). So an audit can see what floating point gives
-away: `learned` looks for that alone.
+`Grid`, multiplied by the unit and rounded to float32 (`released`). So an audit can see what floating point reveals;
+`learned` looks only for that.
 
-**Low bits.** `learned` attacks floating point alone: which low bits a value has, whatever its size says about the
-sum. Noise that is drawn as a float32 number and added in float32 gives the sum away in two ways. 1 − 0.99 leaves
-trailing zeros where noise of that size has none; and many float32 numbers are not σ·z for any float32 z, so that
-they cannot be noise alone. Here values are sorted into cells by their exponent, the number of trailing zeros of
-their mantissa, and whether noise alone could be that value. How often the canary's batch and other batches fall
-into each cell is counted on runs of their own, and the ratio of the two is the statistic of a run.
+**Low bits.** `learned` attacks only floating point: it uses the low bits of a value, not what its size says about
+the sum. Noise that is drawn as a float32 number and added in float32 reveals the sum in two ways. First, 1 − 0.99
+leaves trailing zeros that noise of that size does not have. Second, many float32 numbers are not σ·z for any float32
+z, so they cannot be noise alone. Here values are sorted into cells by their exponent, the number of trailing zeros of
+their mantissa, and whether noise alone could have that value. Separate runs count how often the canary's batch and
+other batches fall into each cell, and the ratio of the two counts gives the statistic of a run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHUNK_NUMBERS = 2**21  # observations held at once: 16 MB
 
 @dataclass(frozen=True)
 class Game:
-    """What the canary adds to its batch when it is there and when it is not, and the best test.
+    """What the canary adds to its batch if it is present and if it is absent, and the best test.
 
     `log_ratio`, the logarithm of the likelihood ratio, takes observations of shape (trials, epochs, steps).
     """
@@ -52,7 +52,7 @@ class Game:
 
 
 def game_of(mechanism: Mechanism) -> Game:
-    """The worst data for the mechanism's sampler, and the test that fits it."""
+    """Return the game with the worst data for the mechanism's sampler, and the matching test."""
     sampler, variance = mechanism.sampler, mechanism.noise_multiplier**2
     if sampler.max_batch_size is not None or not mechanism.finished:
         raise InvalidInputError(
@@ -61,7 +61,7 @@ def game_of(mechanism: Mechanism) -> Game:
         )  # fmt: skip
 
     def ratio(x: Array, height: float) -> Array:
-        """Log of the density of N(height, σ²) over that of N(0, σ²)."""
+        """Log of the ratio of the densities of N(height, σ²) and N(0, σ²)."""
         return (height * x - 0.5 * height**2) / variance
 
     def one_bin(x: Array, height: float = 1.0) -> Array:
@@ -93,16 +93,16 @@ def game_of(mechanism: Mechanism) -> Game:
 def observations(
     mechanism: Mechanism, noise_multiplier: float, *, present: bool, trials: int, seed: int
 ) -> Iterator[tuple[NDArray[np.float32], Array]]:
-    """Run the mechanism so many times with noise of `noise_multiplier`, some runs at a time.
+    """Run the mechanism `trials` times with noise of `noise_multiplier`, some runs at a time.
 
     Yields:
-        What is observed, of shape (runs, epochs, steps), and what the sums were before the noise.
+        The observations, of shape (runs, epochs, steps), and the sums before the noise.
     """
     game = game_of(mechanism)
     height = game.present if present else game.absent
     shape = (mechanism.epochs, mechanism.sampler.steps)
     key = Key.from_seed(2 * seed + present)
-    if height == 0.0:  # where the canary would be does not matter: nothing is drawn
+    if height == 0.0:  # the canary's place does not matter, so it is not drawn
         places: Any = _nowhere(mechanism.epochs)
     else:
         places = _places(mechanism, trials, key)
@@ -125,7 +125,7 @@ def statistics(
     seed: int,
     score: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """The log likelihood ratio, or another `score`, in each of so many independent runs."""
+    """Compute the log likelihood ratio, or another `score`, for each of `trials` independent runs."""
     chosen = game_of(mechanism).log_ratio if score is None else score
     runs = observations(mechanism, noise_multiplier, present=present, trials=trials, seed=seed)
     return np.concatenate([chosen(observed.astype(np.float64)) for observed, _ in runs])
@@ -133,7 +133,7 @@ def statistics(
 
 Places = list[
     tuple[NDArray[np.int64], NDArray[np.int64]]
-]  # for each epoch: trials, in order, and the canary's step
+]  # for each epoch: trials in ascending order, and the canary's step in each
 
 
 def _nowhere(epochs: int) -> Places:
@@ -142,15 +142,15 @@ def _nowhere(epochs: int) -> Places:
 
 
 def _places(mechanism: Mechanism, trials: int, key: Key) -> Places:
-    """Where the canary is, in every run, by the sampler itself."""
+    """Draw the canary's place in every run with the sampler itself."""
     sampler = mechanism.sampler
     if isinstance(sampler, Shuffle):
         return [_shuffled(sampler, trials, key, epoch, mechanism.epochs) for epoch in range(mechanism.epochs)]
     if not sampler.is_random:
         first = next(step for step, batch in enumerate(mechanism.batches(sampler.steps, key)) if 0 in batch)
         return [(np.arange(trials), np.full(trials, first))] * mechanism.epochs
-    # Balls-and-bins and Poisson place every example independently of all others: so the examples of one draw
-    # are as many canaries, each of a run of its own.
+    # Balls-and-bins and Poisson place every example independently of all others. So each example of one draw can be
+    # the canary of a separate run.
     return [_sorted(_members(mechanism, trials, key, epoch)) for epoch in range(mechanism.epochs)]
 
 
@@ -174,8 +174,8 @@ def _shuffled(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shuffle as many examples as batches for every run: the canary's place in the order is its batch.
 
-    In a uniformly random order of many examples the orders within disjoint groups are independent and uniform, so one
-    draw serves a whole chunk of runs: a group of T examples each, of which the first is the canary.
+    In a uniformly random order of many examples, the orders within disjoint groups are independent and uniform. So
+    one draw serves a whole chunk of runs: each run is a group of T examples, and the first one is the canary.
     """
     steps = sampler.steps
     chunk = max(1, _CHUNK_NUMBERS // steps)
@@ -191,7 +191,7 @@ def _shuffled(
 
 
 def log_mean_exp(values: Array) -> Array:
-    """Over the last axis, without overflow."""
+    """Compute log(mean(exp(values))) over the last axis, without overflow."""
     largest = values.max(axis=-1, keepdims=True)
     logs: Array = np.log(np.exp(values - largest).mean(axis=-1)) + largest[..., 0]
     return logs
@@ -199,16 +199,16 @@ def log_mean_exp(values: Array) -> Array:
 
 _MANTISSA = 23  # bits of float32
 _CELLS = 2 * 256 * (_MANTISSA + 1)
-_NEIGHBOURS = range(-2, 3)  # a z that gives the value is among those next to value / σ
+_NEIGHBOURS = range(-2, 3)  # if some z gives the value, it is among the float32 neighbours of value / σ
 
 Observed = NDArray[np.float32]
 
 
 def cells_of(values: Observed, noise_multiplier: float) -> NDArray[np.int64]:
-    """The cell of every value: exponent, trailing zeros, and whether it is σ·z in float32 for a float32 z."""
+    """Return the cell of every value: exponent, trailing zeros, and whether it is σ·z in float32 for a float32 z."""
     bits = values.view(np.uint32).astype(np.int64)
     exponent, mantissa = (bits >> _MANTISSA) & 0xFF, bits & (2**_MANTISSA - 1)
-    lowest = mantissa & -mantissa  # 0 for a power of two, which has all of them
+    lowest = mantissa & -mantissa  # 0 for a power of two, whose mantissa is all zeros
     zeros = np.where(lowest > 0, np.log2(np.maximum(lowest, 1)), _MANTISSA).astype(np.int64)
     scale = np.float32(noise_multiplier)
     guess = (values / scale).view(np.int32)
@@ -226,8 +226,8 @@ def learned(
     """Return the score of a run, learned from other runs with the canary and without.
 
     Args:
-        present: observations and sums of runs with the canary; values whose sum is not 0 are those of its batch.
-        absent: the same without it; all of its values, or those whose sum is not 0 if there are any.
+        present: observations and sums of runs with the canary; values with a nonzero sum come from its batch.
+        absent: the same without the canary; values with a nonzero sum are used if there are any, otherwise all.
         noise_multiplier: σ of the noise.
     """
     counts = [np.ones(_CELLS), np.ones(_CELLS)]

@@ -1,13 +1,13 @@
 """`ballsbins audit`: does the claimed ε stand up to the best attack on the mechanism as run?
 
 Test statistics with and without the canary give lower bounds on ε and δ that hold with a stated confidence. If a
-mechanism is (ε, δ)-DP then P(E) ≤ e^ε·Q(E) + δ for every event E, and with P and Q exchanged. So with a lower
-confidence bound p on P(E) and an upper one q on Q(E), at a given δ
+mechanism is (ε, δ)-DP, then P(E) ≤ e^ε·Q(E) + δ for every event E, and the same with P and Q exchanged. So with a
+lower confidence bound p on P(E) and an upper one q on Q(E), at a given δ
 
     ε ≥ log((p − δ)/q),        and at a given ε        δ ≥ p − e^ε·q.
 
-The event (and for the second, the ε) is chosen on one half of the runs and judged on the other, so that the choice
-costs no confidence. The bounds p and q are Clopper and Pearson's, exact for any number of runs.
+The event (and for the second bound, the ε) is chosen on one half of the runs and tested on the other half, so the
+choice costs no confidence. The bounds p and q are those of Clopper and Pearson, exact for any number of runs.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _THRESHOLDS = 2000
 
 
 class Evidence(NamedTuple):
-    """The run is not (ε′, δ)-DP for any ε′ below `epsilon`.
+    """Evidence that the run is not (ε′, δ)-DP for any ε′ below `epsilon`.
 
     The event "statistic at least the threshold" has probability at least `often` with the canary and at most
-    `rarely` without; in the direction "add" it is "below the threshold", and the reverse.
+    `rarely` without. In the direction "add" the event is "statistic below the threshold", with probability at least
+    `often` without the canary and at most `rarely` with it.
     """
 
     epsilon: float
@@ -45,7 +46,7 @@ class Evidence(NamedTuple):
 
 
 def epsilon_at_least(present: Array, absent: Array, delta: float, error: float) -> Evidence:
-    """The bound at this δ; it fails with probability at most `error`."""
+    """Bound ε from below at this δ; the bound fails with probability at most `error`."""
     (tune, judge) = _halves(present, absent)
     thresholds = _candidates(*tune)
     found = []
@@ -60,7 +61,7 @@ def epsilon_at_least(present: Array, absent: Array, delta: float, error: float) 
 
 
 def delta_at_least(present: Array, absent: Array, epsilon: Array, claimed: Array, error: float) -> Evidence:
-    """The bound at the ε of a grid where it is largest relative to the `claimed` δ; fails with at most `error`."""
+    """Bound δ at the grid's ε where it is largest relative to the `claimed` δ; fails with probability ≤ `error`."""
     (tune, judge) = _halves(present, absent)
     thresholds = _candidates(*tune)
     scale = np.exp(epsilon)[:, None]
@@ -84,7 +85,7 @@ def _halves(present: Array, absent: Array) -> tuple[tuple[Array, Array], tuple[A
 def _candidates(present: Array, absent: Array) -> Array:
     both = np.sort(np.concatenate([present, absent]))
     places = np.linspace(0, len(both) - 1, _THRESHOLDS).astype(np.int64)
-    edges = np.geomspace(1, len(both), 200).astype(np.int64) - 1  # the tails tell the most
+    edges = np.geomspace(1, len(both), 200).astype(np.int64) - 1  # the tails are the most informative
     return np.unique(np.concatenate([both[places], both[edges], both[::-1][edges]]))
 
 
@@ -96,7 +97,7 @@ def _epsilon(often: Array, rarely: Array, delta: float) -> Array:
 def rates(
     way: Direction, present: Array, absent: Array, threshold: Array, error: float
 ) -> tuple[Array, Array]:
-    """Confidence bounds p and q at every threshold, from sorted statistics; either fails with half of `error`."""
+    """Confidence bounds p and q at every threshold, from sorted statistics; each fails with half of `error`."""
     above = [len(side) - np.searchsorted(side, threshold) for side in (present, absent)]
     if way == "remove":
         return at_least(above[0], len(present), error / 2), at_most(above[1], len(absent), error / 2)
@@ -105,22 +106,22 @@ def rates(
 
 
 def at_least(hits: NDArray[np.int64], runs: int, error: float) -> Array:
-    """Clopper and Pearson's lower bound on a probability."""
+    """The lower confidence bound of Clopper and Pearson on a probability."""
     k = np.asarray(hits, np.float64)
     bound = stats.beta.ppf(error, np.maximum(k, 1.0), runs - k + 1.0)
     return np.where(k > 0, bound, 0.0)
 
 
 def at_most(hits: NDArray[np.int64], runs: int, error: float) -> Array:
-    """Clopper and Pearson's upper bound on a probability."""
+    """The upper confidence bound of Clopper and Pearson on a probability."""
     k = np.asarray(hits, np.float64)
     bound = stats.beta.isf(error, k + 1.0, np.maximum(runs - k, 1.0))
     return np.where(k < runs, bound, 1.0)
 
 
 _LEAST_TRIALS = 100
-_LEARN_FROM = 2  # one in so many as many runs teach the attack on low bits what to look for
-_OTHER_RUNS = 2**61  # added to the seed: runs that are judged on nothing they were learned from
+_LEARN_FROM = 2  # the low-bits attack learns from trials / _LEARN_FROM other runs of each kind
+_OTHER_RUNS = 2**61  # added to the seed, so that the attack learns from other runs than it is tested on
 _GRID = 33  # values of ε at which the whole claimed curve is tested
 
 
@@ -152,13 +153,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audit:
-    """What so many runs with the canary, and as many without, tell about a claim.
+    """What `trials` runs with the canary, and as many without, show about a claim.
 
-    `at_delta` is the bound on ε at the δ asked for. Small δ need very many runs; so `sharpest` tests the whole
+    `at_delta` is the bound on ε at the requested δ. A small δ needs very many runs, so `sharpest` tests the whole
     claimed curve, at the δ where the runs come closest to refuting it (None if they show no δ above 0 anywhere).
-    `low_bits` is a bound on ε at the δ asked for, too, by what floating point gives away (`attacks.learned`). All
-    lower bounds hold at once with probability at least `confidence`. A mechanism that is what it claims to be has
-    all of them below its claim.
+    `low_bits` is another bound on ε at the requested δ, from what floating point reveals (`attacks.learned`). All
+    lower bounds hold at once with probability at least `confidence`. If the mechanism is what it claims to be, they
+    are all below its claim.
     """
 
     mechanism: Mechanism
@@ -201,16 +202,16 @@ def audit(
     """Attack a mechanism many times with the canary and as often without, and compare with its claim.
 
     Args:
-        mechanism: what claims to be private; whole epochs, without truncation.
+        mechanism: the claimed mechanism, with whole epochs only and without truncation.
         delta: δ at which its ε is tested, strictly between 0 and 1.
-        trials: the number of runs with the canary, and of runs without, from 100. Small δ need very many.
+        trials: the number of runs with the canary, and of runs without, at least 100. A small δ needs very many.
         confidence: the probability with which all lower bounds hold, strictly between 0 and 1.
         seed: the same seed gives the same audit.
-        secret_noise_multiplier: the noise that is really added, if another than claimed: the negative control, to see
-            that the audit would notice.
+        secret_noise_multiplier: the noise multiplier actually used, if it differs from the claim. This negative
+            control shows that the audit would notice.
 
     Returns:
-        What the runs show, beside what is claimed.
+        What the runs show, and what is claimed.
 
     Raises:
         InvalidInputError: an argument is out of its range, or the mechanism cannot be audited.
@@ -236,7 +237,7 @@ def audit(
             "secret_noise_multiplier", secret_noise_multiplier, 0.0, open_left=True,
             advice="It is the noise that is really added, for the negative control.",
         )  # fmt: skip
-    game_of(mechanism)  # what cannot be audited is refused first
+    game_of(mechanism)  # first refuse a mechanism that cannot be audited
     claim = mechanism.epsilon(delta)
     sides = [statistics(mechanism, sigma, present=there, trials=count, seed=seed) for there in (True, False)]
     error = (1.0 - sure) / 3

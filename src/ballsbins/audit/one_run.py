@@ -1,15 +1,15 @@
-"""What one training run with many canaries shows about ε: guess which of them were in it, and count right guesses.
+"""Bound ε from one training run with many canaries: guess which of them were in it, and count the right guesses.
 
-Each of m canaries is put into the training data by the toss of a fair coin, or replaced by ⊥, as zero-out adjacency
-has it. An auditor sees all that the run releases and guesses for some of the canaries whether they are in. The
-coins are independent of each other, so one run is as good as m runs (Steinke, Nasr, Jagielski, "Privacy auditing
+For each of m canaries a fair coin decides whether it is in the training data or is replaced by ⊥, as in zero-out
+adjacency. An auditor sees everything that the run releases and guesses for some of the canaries whether they are in.
+The coins are independent of each other, so one run is as good as m runs (Steinke, Nasr, Jagielski, "Privacy auditing
 with one (1) training run", 2023).
 
-**The bound.** Let the run be (ε, 0)-DP, and T what the auditor guesses, a function of what was released. Whatever
-the first i − 1 coins were, the two values of the i-th coin give each release with probabilities that differ by at
-most a factor e^ε, averaged over the later coins too. The coin is fair, so by Bayes' rule it has, given the release
-and the earlier coins, either value with probability at most q = e^ε/(1 + e^ε). Guess after guess is thus right with
-probability at most q whatever happened before, and the number W of right ones among r has
+**The bound.** Let the run be (ε, 0)-DP, and let T be the auditor's guesses, a function of the release. For any values
+of the first i − 1 coins, the two values of the i-th coin give each release with probabilities that differ by at most
+a factor e^ε, also when averaged over the later coins. The coin is fair. So by Bayes' rule, given the release and the
+earlier coins, it has either value with probability at most q = e^ε/(1 + e^ε). Thus each guess is right with
+probability at most q, whatever happened before, and the number W of right guesses among r satisfies
 
     P[W ≥ v] ≤ P[B ≥ v],   B ~ Binomial(r, q).
 
@@ -17,13 +17,13 @@ For (ε, δ)-DP let f(k) = P[B ≥ k] and b(k) = P[B = k]. Then, as docs/audit.m
 
     P[W ≥ v] ≤ f(v)·(1 + (mδ/v)·(1 − f(v))/b(v)) .
 
-The right side is the p-value of v right guesses (`p_value`), and some (ε, δ)-DP mechanism attains it. The ε up to
-which it is at most the error allowed is found by halving an interval (`least_epsilon`). That is right whether or not
-the p-value grows with ε, because a run that is (ε, δ)-DP is also (ε′, δ)-DP for ε′ > ε. The numbers of guesses are
-fixed beforehand: a few of them are tried, and share the error.
+The right side is the p-value of v right guesses (`p_value`), and some (ε, δ)-DP mechanism attains it. Bisection finds
+the ε up to which it is at most the allowed error (`least_epsilon`). This is valid whether or not the p-value grows
+with ε, because a run that is (ε, δ)-DP is also (ε′, δ)-DP for ε′ > ε. The numbers of guesses are fixed beforehand:
+a few of them are tried, and share the error.
 
-**The score** of a canary is the likelihood ratio of `attacks`, of the observations x_t: what was released in step t,
-projected on the direction of the canary's clipped gradient, in units of the clip norm.
+**The score** of a canary is the likelihood ratio of `attacks`, computed from the observations x_t: the release of
+step t, projected on the direction of the canary's clipped gradient, in units of the clip norm.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from ballsbins.mechanism import Mechanism
 
 Array = NDArray[np.float64]
 LEAST_CANARIES = 20
-# Shares of the canaries that are guessed to be in and to be out, those with the highest and lowest scores; they are
-# fixed before the run. All guesses show the most where all are right, few of them where most are uncertain.
+# Shares of the canaries that are guessed to be in (highest scores) and out (lowest scores), fixed before the run.
+# Guessing nearly all shows the most if all guesses are right; guessing few does if most canaries are uncertain.
 SHARES = ((0.45, 0.45), (0.3, 0.3), (0.1, 0.1), (0.1, 0.0))
-# The score supposes noise of the claimed σ, or of this part of it, for runs that have less than they claim.
+# The score assumes noise with this fraction of the claimed σ; below 1 it suits runs with less noise than they claim.
 SUPPOSED = (1.0, 0.3)
-_LARGEST = 30.0  # ε: no number of canaries shows more
+_LARGEST = 30.0  # the largest ε searched: no number of canaries shows more
 _HALVINGS = 40
 
 
 def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
-    """Bound the probability that an (ε, δ)-DP run lets so many of the guesses be right.
+    """Bound the probability that at least `right` of the guesses about an (ε, δ)-DP run are right.
 
     Args:
         right: v, the number of right guesses.
@@ -84,7 +84,7 @@ def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: floa
 
 
 def least_epsilon(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
-    """The ε that so many right guesses show; it is above the true one with probability at most `error`.
+    """The lower bound on ε that follows from the right guesses; it exceeds the true ε with probability ≤ `error`.
 
     Example:
         >>> least_epsilon(right=1000, guesses=1000, canaries=1000, delta=0.0, error=0.05) > 5.7
@@ -109,18 +109,18 @@ class OneRunAudit:
     """What one run with many canaries shows, and what was claimed for it.
 
     Attributes:
-        mechanism: what was claimed.
+        mechanism: the claimed mechanism.
         delta: δ of the claim.
-        claimed: its ε.
-        shown: the ε that the guesses show: the true ε is above it, but with a probability of 1 − `confidence`.
-        right: the number of right guesses, of those that show the most.
-        guesses: their number.
+        claimed: ε of the claim.
+        shown: the lower bound on ε from the guesses; it holds except with a probability of 1 − `confidence`.
+        right: the number of right guesses, in the set of guesses that shows the most.
+        guesses: the number of guesses in that set.
         canaries: m.
         confidence: the probability that `shown` is a lower bound.
-        height: the largest possible mean of an observation at the canary's step is 1, the clip norm; this is what it
-            was, in the mean over canaries.
-        norm: the median norm of the canaries' gradients before clipping, in units of the clip norm. Below about 5,
-            a run that forgets to clip is hardly noticed.
+        height: the mean of an observation at the canary's step, averaged over canaries. The largest possible value
+            is 1, the clip norm.
+        norm: the median norm of the canaries' gradients before clipping, in units of the clip norm. If it is below
+            about 5, the audit can hardly notice a run that forgets to clip.
     """
 
     mechanism: Mechanism
@@ -141,7 +141,7 @@ class OneRunAudit:
 
     @property
     def share(self) -> float:
-        """How much of the claimed ε the run shows."""
+        """The fraction of the claimed ε that the run shows."""
         return self.shown / float(self.claimed.upper)
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,12 +164,12 @@ class OneRunAudit:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the auditor sees of a run: for every canary, epoch and step.
+    """What the auditor sees of a run, for every canary, epoch and step.
 
     Attributes:
-        projected: what was released, along the canary's gradient, in units of the clip norm.
+        projected: the release, projected on the canary's gradient, in units of the clip norm.
         heights: norms of the canary's clipped gradient, in the same units.
-        norms: the same before clipping.
+        norms: norms of the gradient before clipping, in the same units.
     """
 
     projected: Array
@@ -178,12 +178,12 @@ class Seen:
 
 
 def toss(canaries: int, seed: int) -> NDArray[np.bool_]:
-    """Fair coins: which canaries are in."""
+    """Toss fair coins that decide which canaries are in."""
     return np.random.default_rng([seed, canaries]).random(canaries) < 0.5
 
 
 def check_settings(canaries: int, confidence: float, delta: float) -> None:
-    """Refuse what cannot be an audit."""
+    """Refuse settings that do not allow an audit."""
     advice = "With 1,000 canaries an audit can show an ε of up to about 5."
     _check.integer("canaries", canaries, LEAST_CANARIES, 10**7, advice=advice)
     advice = "It is the probability that the shown ε is a lower bound."
@@ -201,10 +201,10 @@ def judge(
     """Score the canaries, guess, count, and bound ε.
 
     Args:
-        mechanism: what is claimed; whole epochs.
+        mechanism: the claimed mechanism, with whole epochs only.
         delta: δ of the claim.
         seen: what the auditor sees.
-        present: which canaries were in.
+        present: whether each canary was in.
         confidence: the probability that the bound holds.
     """
     claimed = mechanism.epsilon(delta)
@@ -225,7 +225,7 @@ def judge(
 
 
 def _scores(mechanism: Mechanism, seen: Seen, part: float) -> Array:
-    """The likelihood ratio of every canary; a mean that is not 1 is as good as more noise."""
+    """Compute the log likelihood ratio of every canary; a mean below 1 is equivalent to more noise."""
     heights = np.maximum(seen.heights, 1e-9)
     noise = part * mechanism.noise_multiplier / float(np.median(heights))
     plain = Mechanism(mechanism.sampler.untruncated(), noise, mechanism.epochs)

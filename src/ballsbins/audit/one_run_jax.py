@@ -1,4 +1,4 @@
-"""One run of the JAX trainer with canaries, each with a row of its own in a table."""
+"""Audit one run of the JAX trainer with canaries, each with its own row in a table."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ballsbins.training.jax.training_run import TrainingRun
 
 EXAMPLE_CLIP_NORM = 0.1  # well below the norms of gradients, so that clipping is tested
 _CATEGORY = "canary"
-_ADAM_DECAY = 0.9  # of the first moment: optax's default, which the trainer uses
-_UNCLIPPED = 1e4  # times the clip norm: no gradient of an audit is as long, and sums do not overflow
-_LARGER = 16.0  # how much larger the weights are that the canaries' rows are multiplied with
+_ADAM_DECAY = 0.9  # decay of the first moment: optax's default, which the trainer uses
+_UNCLIPPED = 1e4  # multiple of the clip norm: above all gradients of an audit, but sums do not overflow
+_LARGER = 16.0  # factor on the weights of canary rows, so that most of a canary's gradient is in its own row
 
 
 def audit_jax_training(
@@ -44,26 +44,27 @@ def audit_jax_training(
 ) -> OneRunAudit:
     """Train once on data with canaries, with the real batches, sums and noise, and guess which of them were in.
 
-    A category is added to the data, in which every canary has a value that no other example has. Its row of the table
-    then has noise in every step, and the canary's gradient in the steps of its batches, if it was in. The auditor
-    sees the noisy gradients of all steps, as the guarantee allows.
+    The audit adds a category to the data, in which every canary has a value that no other example has. The canary's
+    row of the table then gets noise in every step. If the canary was in, the row also gets its gradient in the steps
+    of its batches. The auditor sees the noisy gradients of all steps, as the guarantee allows.
 
     Args:
-        mechanism: what is claimed, of whole epochs. Batches that vary in size get a largest one, as for training.
+        mechanism: the claimed mechanism, with whole epochs only. If batches vary in size, a largest batch is chosen,
+            as for training.
         delta: δ at which its ε is tested.
-        data: the examples to train on beside the canaries.
-        clip_norm: C. Take it well below the norm of gradients, or nobody sees whether the run clips.
-        canaries: their number.
+        data: the examples to train on besides the canaries.
+        clip_norm: C. Choose it well below the norm of gradients; otherwise the audit cannot see if the run clips.
+        canaries: the number of canaries.
         confidence: the probability that the ε shown is a lower bound.
         seed: the same seed gives the same audit: coins, batches and noise.
-        secret_noise_multiplier: the noise that is really added, if another than claimed, 0 for none: a negative
-            control.
-        secret_clip_norm: the norm to which gradients are really clipped, with noise as if it were C; `inf` for no
-            clipping: a negative control.
+        secret_noise_multiplier: the noise multiplier actually used, if it differs from the claim, as a negative
+            control; 0 for no noise.
+        secret_clip_norm: the norm to which gradients are actually clipped, with noise as if it were C, as a negative
+            control; `inf` for no clipping.
         network: learning rate, embedding_dim and hidden, as for `TrainingPlan`.
 
     Returns:
-        What the run shows, beside what is claimed.
+        What the run shows, and what is claimed.
 
     Raises:
         InvalidInputError: an argument is out of its range.
@@ -123,7 +124,7 @@ def audit_example(
 
 
 class _WithoutSome(FromMemory):
-    """Batches in which some examples are ⊥: they are drawn as all others, and add nothing."""
+    """Batches in which some examples are ⊥: they are drawn like all others, but add nothing."""
 
     def __init__(
         self, examples: Examples, sampler: Sampler, key: Key, shape: int, absent: NDArray[np.int64]
@@ -138,7 +139,7 @@ class _WithoutSome(FromMemory):
 
 
 class _Auditor:
-    """Looks at the state of a run after every step."""
+    """Observes the state of a run after every step."""
 
     def __init__(self, run: TrainingRun, canaries: Batch, clip_norm: float) -> None:
         self._run, self._canaries, self._clip_norm = run, canaries, clip_norm
@@ -150,7 +151,7 @@ class _Auditor:
         self._norms: list[Any] = []
 
     def __call__(self) -> bool:
-        """Never stop."""
+        """Record the observations of a step. Return False, so that the run does not stop."""
         state, plan = self._run.state, self._run.plan
         moment = np.asarray(state.optimizer.mu.table[self._rows], np.float64)
         released = (moment - _ADAM_DECAY * self._moment) / (1.0 - _ADAM_DECAY) * self._run.expected
@@ -166,7 +167,7 @@ class _Auditor:
         return False
 
     def _clipped(self) -> tuple[Any, Any]:
-        """What every canary adds to its row, clipped and not, by the sums of training."""
+        """Compute what every canary adds to its row, clipped and unclipped, with the sums of training."""
         parameters: Parameters = self._run.state.parameters
         with jax.enable_x64(True):
             found = [
@@ -178,7 +179,7 @@ class _Auditor:
         return found[0], found[1]
 
     def seen(self) -> Seen:
-        """What was seen, by canary, epoch and step."""
+        """Return the observations by canary, epoch and step."""
         shape = (len(self._rows), self._run.plan.epochs, -1)
         return Seen(
             *(np.stack(part, axis=1).reshape(shape) for part in (self._projected, self._heights, self._norms))
@@ -191,10 +192,10 @@ def _table_sum(model: Model, parameters: Parameters, batch: Batch, clip_norm: An
 
 
 def _prepared(parameters: Parameters, model: Model) -> Parameters:
-    """Parameters to begin with for which most of a canary's gradient is in its own row.
+    """Return initial parameters for which most of a canary's gradient is in its own row.
 
-    They do not depend on the data, and the guarantee holds for any such parameters: the rows of canaries are 0, and
-    the weights that they are multiplied with larger than usual.
+    The rows of canaries are 0, and the weights that multiply them are larger than usual. These parameters do not
+    depend on the data, and the guarantee holds for any such parameters.
     """
     rows = slice(int(model.offsets[-1]), model.num_rows)
     inputs = slice(model.embedded - model.embedding_dim, model.embedded)
@@ -204,7 +205,7 @@ def _prepared(parameters: Parameters, model: Model) -> Parameters:
 
 
 def _with_canaries(data: InMemory, canaries: int) -> tuple[Examples, Features]:
-    """The examples, then the canaries: all zeros, but for a value of their own in a new category."""
+    """Append the canaries to the examples: their inputs are zeros, except for a unique value in a new category."""
     train, features = data.train, data.features
     more = Examples(
         np.ones(canaries, np.float32),

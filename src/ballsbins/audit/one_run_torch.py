@@ -1,4 +1,4 @@
-"""One run of a PyTorch loop with canaries, seen by the noisy gradients of all its steps."""
+"""Audit one run of a PyTorch loop with canaries, from the noisy gradients of all its steps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.training.torch import make_private
 
 EXAMPLE_CLIP_NORM = 0.1  # well below the norms of gradients, so that clipping is tested
-_INPUTS = 400  # of the example: random inputs have little in common
-_AT_ONCE = 1 << 24  # values of per-example gradients in memory at a time
-_SMALLEST = 1e-4  # a noise multiplier that hides nothing, on a grid that does not overflow
+_INPUTS = 400  # inputs of the example's model: enough that random inputs are almost orthogonal
+_AT_ONCE = 1 << 24  # values of per-example gradients held at a time, to limit memory
+_SMALLEST = (
+    1e-4  # a noise multiplier so small that it hides nothing, but for which the grid does not overflow
+)
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 
@@ -46,29 +48,30 @@ def audit_torch_training(
     """Train once with `make_private` on data with canaries, and guess which of them were in.
 
     The batches, the sums and the noise are those of training. The auditor sees the noisy gradients of all steps, as
-    the guarantee allows, and projects each on the gradient of every canary. Canaries are told apart the
-    better the less their gradients have in common: random inputs do well, in a model with more parameters than there
-    are canaries.
+    the guarantee allows, and projects each on the gradient of every canary. The auditor distinguishes canaries better
+    if their gradients have less in common: random inputs work well, in a model with more parameters than there are
+    canaries.
 
     Args:
-        mechanism: what is claimed, of whole epochs.
+        mechanism: the claimed mechanism, with whole epochs only.
         delta: δ at which its ε is tested.
-        model: is trained as it is given.
-        data: the examples to train on beside the canaries.
-        canaries: as many examples, of the same form.
-        loss: a function of the model and a batch, the mean over its examples: the body of the loop.
-        max_grad_norm: C. Take it well below the norm of gradients, or nobody sees whether the run clips.
-        optimizer: makes one of the parameters. What it does with gradients is post-processing.
+        model: the model to train, starting from the parameters that it has.
+        data: the examples to train on besides the canaries.
+        canaries: the canaries, in the same form as the data.
+        loss: a function of the model and a batch that returns the mean loss of the batch: the body of the loop.
+        max_grad_norm: C. Choose it well below the norm of gradients; otherwise the audit cannot see whether the run
+            clips.
+        optimizer: makes an optimizer for the parameters. What it does with gradients is post-processing.
         confidence: the probability that the ε shown is a lower bound.
         seed: the same seed gives the same audit: coins, batches and noise.
-        secret_noise_multiplier: the noise that is really added, if another than claimed, 0 for none: a negative
-            control.
-        secret_max_grad_norm: the norm to which gradients are really clipped, with noise as if it were C; `inf` for no
-            clipping: a negative control.
-        options: of `make_private`.
+        secret_noise_multiplier: the noise multiplier actually used, if it differs from the claim, as a negative
+            control; 0 for no noise.
+        secret_max_grad_norm: the norm to which gradients are actually clipped, with noise as if it were C, as a
+            negative control; `inf` for no clipping.
+        options: options of `make_private`.
 
     Returns:
-        What the run shows, beside what is claimed.
+        What the run shows, and what is claimed.
 
     Raises:
         InvalidInputError: an argument is out of its range.
@@ -146,13 +149,13 @@ def audit_example(
 
 
 def _backward(loss: torch.Tensor) -> None:
-    with warnings.catch_warnings():  # inputs are data, and need no gradient
+    with warnings.catch_warnings():  # inputs are data and need no gradient, which torch warns about
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         loss.backward()  # type: ignore[no-untyped-call]
 
 
 class _Auditor:
-    """Computes the canaries' gradients before a step, and looks along them at the noisy gradient after it."""
+    """Computes the canaries' gradients at the parameters before a step, and projects the noisy gradient on them."""
 
     def __init__(self, model: nn.Module, canaries: Dataset[Any], loss: Loss, clip_norm: float) -> None:
         self._model = GradSampleModule(copy.deepcopy(model), loss_reduction="mean")
@@ -169,18 +172,18 @@ class _Auditor:
         self._found: list[tuple[Any, Any]] = []
 
     def look_before(self, private: Any) -> None:
-        """Remember the parameters of the step."""
+        """Remember the parameters before the step."""
         self._state = {name: value.clone() for name, value in private._module.state_dict().items()}
 
     def look_after(self, private: Any, scale: float) -> None:
-        """Project the noisy gradient on the canaries' own at the parameters of the step."""
+        """Project the noisy gradient on the canaries' gradients at the parameters before the step."""
         released = torch.cat(
             [parameter.grad.reshape(-1) for parameter in private.parameters() if parameter.requires_grad]
         )
         self._model._module.load_state_dict(self._state)
         parts = [self._along(piece, released * scale) for piece in self._pieces]
         along, norms = (np.concatenate(part) for part in zip(*parts, strict=True))
-        # What canaries have in common tells nothing about one of them.
+        # Subtract the mean: what all canaries have in common says nothing about one of them.
         self._found.append((along - along.mean(), norms))
 
     def _along(self, piece: Any, released: torch.Tensor) -> tuple[Any, Any]:
@@ -191,7 +194,7 @@ class _Auditor:
         return ((gradients @ released) / norms).double().numpy(), norms.double().numpy()
 
     def seen(self, epochs: int) -> Seen:
-        """What was seen, by canary, epoch and step."""
+        """Return the observations by canary, epoch and step."""
         along, norms = (np.stack(part, axis=1) for part in zip(*self._found, strict=True))
         along, norms = (part.reshape(len(along), epochs, -1) / self._clip_norm for part in (along, norms))
         return Seen(along, np.minimum(norms, 1.0), norms)

@@ -1,4 +1,4 @@
-"""The paper's algorithm "ABLQ_G" (adaptive batch linear queries) as it stands: what DP-SGD releases, and no more."""
+"""The paper's algorithm "ABLQ_G" (adaptive batch linear queries), unchanged: exactly what DP-SGD releases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def released(
 
 Query = Callable[
     [Array], Array
-]  # the responses so far → ψ_t of every example, a row each; ⊥ has a row of zeros
+]  # the responses so far → ψ_t of every example, one per row; ⊥ has a row of zeros
 _SLACK = 1e-9
 
 
@@ -45,15 +45,15 @@ def answer_queries(
 ) -> Array:
     """Run every step: g_t = Σ_(i ∈ S_t) ψ_t(x_i) + N(0, σ²I), with ψ_t chosen from g_1 … g_(t−1).
 
-    The batches come from the mechanism's own sampler, and what is released from the arithmetic of training: sums on
-    the grid, with exact noise from the key, in float32.
+    The batches come from the mechanism's own sampler, and the releases use the arithmetic of training: sums on the
+    grid, with exact noise from the key, in float32.
 
     Args:
         mechanism: sampler, noise multiplier and epochs.
         query: a function from the responses so far, [steps, d], to ψ_t of every example, [n, d], each of norm at
             most 1.
-        key: the secret key; 32 bytes are one too. An integer is a seed for experiments, and not secret.
-        noise_multiplier: only given to run something else than what is claimed, as an audit's negative control does.
+        key: the secret key, also as 32 bytes. An integer is a seed for experiments, and not secret.
+        noise_multiplier: the noise to use instead of the claimed one, only for the negative control of an audit.
 
     Returns:
         The responses, [total steps, d].
