@@ -1,1 +1,1 @@
-"""From data and a target to a trained model whose privacy statement matches what was run."""
+"""Train a model from data and a privacy target, with a privacy statement that matches what was run."""

@@ -31,9 +31,9 @@ from ballsbins.noise import SCALE
 
 UNIT_ROUNDOFF = 2.0**-53  # of float64
 UNIT_ROUNDOFF_32 = 2.0**-24
-# A norm is the root of a float64 sum of squares of float32 values, all at least 0. Its relative error is below
-# γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, plus a few roundings. Clipping to C·(1 − margin) keeps the true norm within C
-# (step 3).
+# A norm is the root of a float64 sum of squares of float32 values. All terms are at least 0, so its relative error is
+# below γ_n/2 < 6·10⁻⁸ for up to 10⁹ terms, plus a few roundings. Clipping to C·(1 − margin) keeps the true norm
+# within C (step 3).
 CLIP_MARGIN = 1e-7
 _MOST_COORDINATES = 10**9
 _SPARE = 1e-12  # covers the rounding of η and unit themselves
@@ -42,7 +42,7 @@ _LARGEST_ETA = 0.5
 _SMALLEST_UNIT, _LARGEST_UNIT = (
     2.0**-80,
     2.0**80,
-)  # far enough from float32 underflow that it moves k by less than 1
+)  # so far from the float32 underflow threshold that underflow moves k by less than 1
 
 
 def gamma(count: int, roundoff: float) -> float:

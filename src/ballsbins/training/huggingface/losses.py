@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ballsbins.errors import InvalidInputError, RunError
 
-IGNORED = -100  # the label of a token that has no loss
+IGNORED = -100  # the label of a token without a loss, as in transformers
 LANGUAGE_MODELS = ("ForCausalLM", "ForMaskedLM")
 Labels = Mapping[str, torch.Tensor]
 Loss = Callable[[Any, Labels], torch.Tensor]

@@ -65,7 +65,7 @@ class BatchesSampler(Sampler[list[int]]):
         return self.run.drawn_state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a saved sampler or loader was."""
+        """Continue from the position of a saved sampler or loader."""
         self.run.load_state_dict(state)
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ def _refuse_norm_of_batch(layer: nn.Module, inputs: Any) -> None:
 
 @dataclass(eq=False)
 class _Pass:
-    """One call of the model in training."""
+    """One forward pass of the model in training."""
 
     is_public: bool
     rows: int | None = None
