@@ -1,7 +1,7 @@
-"""The privacy loss variable S = (Z₁ + … + Z_T)/T, possibly of several kinds of bins.
+"""The privacy loss variable S = (Z₁ + … + Z_T)/T, whose bins may be of several kinds.
 
-One epoch has T bins of one kind. If a run with fixed bins stops inside an epoch, the bins already visited once more
-carry less noise than the others: two kinds.
+One epoch has T bins of one kind. If a run with fixed bins stops inside an epoch, some bins were visited once more
+than the others. They carry less noise, so there are two kinds of bins.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from ballsbins.accounting.one_epoch import transform as laplace
 from ballsbins.accounting.one_epoch.quadrature import Complex, Flags, Real, second_remainder, worst
 from ballsbins.accounting.one_epoch.transform import CENTRED, LIGHT_TAIL, REACH, ROOT_TAU, spread_of
 
-FINER = 1.6  # times as many nodes for a probe (B6): with a geometric rule the error to the power 1.6
+FINER = 1.6  # a probe uses this many times the nodes (B6): for a geometric rule, the error to the power 1.6
 _PROBES = 8  # points of the cut at which its values are computed again (B6)
-# `real_axis`: an error of e⁻²⁴ = 4·10⁻¹¹ of L or so, more where c is large: enough to choose a contour, no bound.
+# `real_axis`: a relative error of L of about e⁻²⁴ = 4·10⁻¹¹, more if c is large. This is good enough to choose a
+# contour, but it is not a bound.
 _AXIS_ERROR, _AXIS_STRIP = 24.0, 8.0
-_AXIS_GONE = 60.0  # cZ at which e^{−cZ} has gone
-_LARGEST_ARGUMENT = 1e300  # of W₀, short of the end of the doubles
-_LARGEST_LOG_Y = 300.0  # e³⁰⁰ squared is still a double
+_AXIS_GONE = 60.0  # value of cZ from which e^{−cZ} is negligible
+_LARGEST_ARGUMENT = 1e300  # largest argument of W₀: just below the largest double
+_LARGEST_LOG_Y = 300.0  # the square of e³⁰⁰ is still a double
 
 
 @dataclass(frozen=True)
 class Basket:
-    """`kinds` lists (number of bins, noise multiplier)."""
+    """The bins of a run; `kinds` lists (number of bins, noise multiplier)."""
 
     kinds: tuple[tuple[int, float], ...]
 
     @property
     def size(self) -> int:
-        """T, the number of all bins."""
+        """T, the total number of bins."""
         return sum(count for count, _ in self.kinds)
 
     @property
     def largest_log_r(self) -> float:
-        """How far the cut may be followed."""
+        """The largest log r up to which the cut may be followed."""
         return min(cut.largest_log_r(sigma) for _, sigma in self.kinds)
 
     @property
@@ -53,9 +54,9 @@ class Basket:
         return max(sigma for _, sigma in self.kinds)
 
     def exponent(self, omega: Complex, refine: float = 1.0) -> tuple[Complex, Real]:
-        """Σ count·(log L, centred where that is exact) and the number of bins that are not centred, at each ω.
+        """Return Σ count·log L, centred where that is exact, and the number of bins that are not centred, at each ω.
 
-        The exponent of the inversion integral is then ω·(T(K−1) + plain) + first result.
+        The exponent of the inversion integral is then ω·(T(K−1) + plain) + first result, where `plain` is the second.
         """
         total = np.zeros(omega.shape, dtype=complex)
         plain = np.zeros(omega.shape)
@@ -66,13 +67,13 @@ class Basket:
         return total, plain
 
     def on_cut(self, log_r: Real) -> tuple[Real, Real, Real]:
-        """As `exponent` at −r + i0: real part, log of the phase (turning downwards) and plain bins."""
+        """Return `exponent` at −r + i0: real part, log of the phase (turning downwards) and number of plain bins."""
         return self._on_cut([cut.Way(log_r, sigma) for _, sigma in self.kinds], slice(None), 1.0)
 
     def checked_on_cut(self, log_r: Real, many: int | None = None) -> tuple[Real, Real, Real, float, float]:
-        """The same, and relative errors of the real part and of the phase.
+        """Return the same as `on_cut`, and the relative errors of the real part and of the phase.
 
-        They come from computing some of the first `many` points again, with more nodes (B6).
+        The errors come from computing some of the first `many` points again, with more nodes (B6).
         """
         ways = [cut.Way(log_r, sigma) for _, sigma in self.kinds]
         real, log_phase, plain = self._on_cut(ways, slice(None), 1.0)
@@ -99,7 +100,7 @@ class Basket:
         return real, log_phase, plain
 
     def on_axis(self, c: Real) -> tuple[Real, Real, Real, Real, Real]:
-        """As `exponent` at real c > 0; and mean, cT − mean and variance of cTS, tilted by e^{−cTS}."""
+        """Return `exponent` at real c > 0, and mean, cT − mean and variance of cTS, tilted by e^{−cTS}."""
         total = np.zeros((5, len(c)))
         for count, sigma in self.kinds:
             transform, centred, *moments = real_axis(c, sigma)
@@ -109,11 +110,12 @@ class Basket:
 
 
 def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
-    """log L (+ c where centred), whether centred, mean of cZ, c − mean and variance of cZ at some real c > 0.
+    """Return log L (+ c where centred), whether centred, mean of cZ, c − mean and variance of cZ at real c > 0.
 
-    Mean and variance are those under the density tilted by e^{−cZ}: the derivatives of log L in log c. Neither the
-    mean nor its distance from c can be had from the other in doubles. The error of L is about 10⁻¹⁰ of it, and up to
-    10⁻³·|log L| where c is so large that the integrand is narrower than the step: good enough to place a contour.
+    Mean and variance are taken under the density tilted by e^{−cZ}: they are the derivatives of log L in log c. The
+    mean and its distance from c are both returned, because in doubles neither can be computed from the other. The
+    relative error of L is about 10⁻¹⁰, and up to 10⁻³·|log L| if c is so large that the integrand is narrower than
+    the step. That is good enough to place a contour.
     """
     s = 1.0 / sigma
     x1 = -sigma * lambertw(np.minimum(c * s * s * np.exp(-0.5 * s * s), _LARGEST_ARGUMENT)).real
@@ -121,7 +123,7 @@ def real_axis(c: Real, sigma: float) -> tuple[Real, Flags, Real, Real, Real]:
     step = 2.0 * np.pi * a / (_AXIS_ERROR + 0.5 * a * a)
     centred = np.asarray(c * spread_of(s) < CENTRED if s < LIGHT_TAIL else np.zeros(c.shape, dtype=bool))
     found = np.empty((4, len(c)))
-    # from below the saddle to above it, or as far as there is mass of Z²φ that e^{−cZ} leaves
+    # integrate from below the saddle to above it, or as far as Z²φ has mass that e^{−cZ} does not remove
     top = np.minimum(2.0 * s + REACH, (np.log(_AXIS_GONE) - np.log(c)) / s + 0.5 * s)
     low, high = np.minimum(x1, 0.0) - REACH, np.maximum(x1 + REACH, top)
     if centred.any():

@@ -1,4 +1,7 @@
-"""The call (direction "remove"): along the branch cut, and off it where the integrand would rise again."""
+"""Compute the call (direction "remove"): follow the branch cut, and leave it where the integrand would rise again.
+
+The nodes on the cut are a `CutLattice`; a path that leaves the cut is a `LiftContour`.
+"""
 
 from __future__ import annotations
 
@@ -32,34 +35,35 @@ from ballsbins.accounting.one_epoch.quadrature import (
 )
 from ballsbins.accounting.one_epoch.transform import LARGEST_EXPONENT, SAFE_EXPONENT
 
-# B6, B8, … are the numbered bounds of docs/derivation.md. A choice costs time where it is poor: the stated error is
-# computed from the nodes themselves and then asks for other nodes.
-_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)  # two rules whose distance is the error (B10)
+# B6, B8, … are the numbered bounds of docs/derivation.md. A poor choice of the other numbers only costs time: the
+# stated error is computed from the nodes themselves, and if it is too large, other nodes are tried.
+_FINE_X, _FINE_W = np.polynomial.legendre.leggauss(20)  # the error comes from the distance of two rules (B10)
 _COARSE_X, _COARSE_W = np.polynomial.legendre.leggauss(12)
 
 # A lattice on the cut.
-_STEEP, _STEEP_STEP, _USUAL_STEP = 2.2, 0.18, 0.125  # s from which a wider step does; else there is `finer`
-_PAST_MINIMUM = 3.0  # times the r of the exponent's minimum, (K − 1)/Var Z: a choice
-_MOST_LOG_VARIANCE = 300.0  # s² up to which Var Z is formed
-_TOP_MARGIN, _TOP_SHARE = 40.0, 0.6  # beyond DROP, how far e^{−Tr(K−1)} falls; share of x², exact: 0.5
+_STEEP, _STEEP_STEP, _USUAL_STEP = 2.2, 0.18, 0.125  # s from which a wider step suffices; if not, see `finer`
+_PAST_MINIMUM = 3.0  # follow the cut to 3 times the r of the exponent's minimum, (K − 1)/Var Z: a choice
+_MOST_LOG_VARIANCE = 300.0  # largest s² for which Var Z is computed
+_TOP_MARGIN, _TOP_SHARE = 40.0, 0.6  # how far e^{−Tr(K−1)} falls beyond DROP; share of x² (exact: 0.5)
 _BOTTOM_MARGIN, _BOTTOM_MORE = 8.0, 2.0  # the same at the lower end: e⁻⁴ farther down, and 2 more in log r
-_KNEE = 4.0  # below the peak, e^{−TrK} is 1 to two digits from here on: steps may grow
-_DEVIATION_STEP, _MOST_GROWTH = 0.5, 20.0  # half a deviation as step integrates a Gaussian to all digits
-_FEWEST = 9  # nodes, so that every fourth is a sum of three
-_CUT_OFF = 3.0  # what lies above the last node is e³ terms as large as the first one dropped, or less (B8)
-_CALM = 2.0  # log phase at the end up to which a finer lattice may help: beyond, the sine turns too often
-_RISEN = 0.5  # in logs: a rise of the exponent by so much is one
+_KNEE = 4.0  # this far below the peak, e^{−TrK} is 1 to two digits, so steps may grow
+_DEVIATION_STEP, _MOST_GROWTH = 0.5, 20.0  # a step of half a deviation integrates a Gaussian to all digits
+_FEWEST = 9  # least number of nodes, so that every fourth gives a sum of three
+_CUT_OFF = 3.0  # what lies above the last node is at most e³ times the first term dropped (B8)
+_CALM = 2.0  # a finer lattice may help up to this log phase at the end: beyond, the sine oscillates too often
+_RISEN = 0.5  # in logs: a smaller increase of the exponent does not count as a rise
 
 # A lift off the cut.
-_NEAR, _NEAR_POINTS = 0.3, 9  # the least exponent is looked for within this of log r*, at so many points
-_TRACE_STEP = 0.25  # of u, to find the end of a path; the nodes are others
-_PANEL = 1.0  # of u
-_BELOW, _LEAST_CUT = 1.5, 0.5  # in log r: how far below what matters, and below r*, the cut is followed
-_WIDEST, _IN_WIDTHS, _GROWTH = 0.8, 2.5, 1.3  # panels on the cut: in log r, in widths at r*, growth
-# far below r* the integrand is a Gaussian in log r, of deviation 1/σ: wider ones in units of that, up to so much
+_NEAR, _NEAR_POINTS = 0.3, 9  # search the least exponent within this distance of log r*, at so many points
+_TRACE_STEP = 0.25  # step in u to find the end of a path; the nodes of the integral differ
+_PANEL = 1.0  # width of a panel in u
+_BELOW, _LEAST_CUT = 1.5, 0.5  # in log r: follow the cut this far below what matters, and below r*
+_WIDEST, _IN_WIDTHS, _GROWTH = 0.8, 2.5, 1.3  # widest panel on the cut: in log r, in widths at r*; growth
+# Far below r* the integrand is a Gaussian in log r with deviation 1/σ, so panels may be wider: their width in units
+# of that deviation, and its limit.
 _IN_DEVIATIONS, _WIDEST_OF_ALL = 1.5, 2.4
-# A reserve on every term of the cut, on top of its rounding and of what the probes see of L (B11): far below the goal
-# of 10⁻¹⁰, so it decides nothing.
+# A reserve on every term of the cut, in addition to its rounding and to the error of L that the probes see (B11). It
+# is far below the goal of 10⁻¹⁰, so it decides nothing.
 _RESERVE = 1e-13
 
 
@@ -71,20 +75,20 @@ class Spacing:
     growth: float
 
     def log_r(self, u: Real) -> tuple[Real, Real]:
-        """Log r and its derivative in u."""
+        """Return log r and its derivative in u."""
         bend = self.growth - 1.0
         return self.knee + u - bend * np.logaddexp(0.0, -u), 1.0 + bend / (
             1.0 + np.exp(np.minimum(u, SAFE_EXPONENT))
         )
 
     def u(self, log_r: float) -> float:
-        """The u of a log r, or a little less."""
+        """Return the u that belongs to a log r, or a little less."""
         away = log_r - self.knee
         return away if away > 0.0 else away / self.growth
 
 
 class CutLattice:
-    """Nodes on the cut itself, for the call while it needs no lift; shared by all strikes."""
+    """Nodes on the cut itself, for calls that need no lift; shared by all strikes."""
 
     def __init__(
         self,
@@ -95,13 +99,13 @@ class CutLattice:
         *,
         rising: bool = False,
     ) -> None:
-        """Take evenly spaced `u` as nodes, of which every second may be known from a coarser lattice.
+        """Take evenly spaced `u` as nodes; every second one may be known from a coarser lattice.
 
-        `rising` tells that it reaches as far as any integrand rises again.
+        `rising` states that the lattice reaches the point where any integrand rises again.
         """
         self.basket, self.u, self.spacing, self.rising, t = basket, u, spacing, rising, float(basket.size)
         self.log_r, slope = spacing.log_r(u)
-        self.log_r[-1] = min(self.log_r[-1], basket.largest_log_r)  # it may be beyond by a rounding
+        self.log_r[-1] = min(self.log_r[-1], basket.largest_log_r)  # rounding may have moved it beyond
         if coarser is None:
             found = basket.checked_on_cut(self.log_r)
             self.real, self.log_phase, self.plain, self.inner, self.inner_phase = found
@@ -118,7 +122,7 @@ class CutLattice:
         sine = np.sin(np.where(small, 0.0, phase))
         self.log_sine = np.where(small, self.log_phase, np.log(np.abs(sine)))
         self.sign = np.where(small, 1.0, np.sign(sine))
-        # φ/|sin φ|: an error in the phase moves sin φ by φ·cos φ relative to sin φ, at most by the modulus times φ
+        # φ/|sin φ|: a relative error of the phase changes sin φ, relative to sin φ, by at most this factor times it
         turn = np.minimum(self.log_phase, LARGEST_EXPONENT) - self.log_sine
         self.turn = np.exp(np.minimum(turn, LARGEST_EXPONENT))
 
@@ -126,12 +130,15 @@ class CutLattice:
     def covering(
         cls, basket: Basket, strikes: Strikes, step: float | None = None, *, rising: bool = True
     ) -> CutLattice:
-        """All that the given strikes (K > 1) need; `rising`: also where the integrand may rise again, far behind."""
+        """Build a lattice that covers the given strikes (K > 1).
+
+        With `rising` it also covers the range far out where the integrand may rise again.
+        """
         s, t = 1.0 / basket.smallest_sigma, float(basket.size)
         step = step or (_STEEP_STEP if s > _STEEP else _USUAL_STEP)
         least, most = (float(end) for end in (strikes.k_minus_1.min(), strikes.k_minus_1.max()))
-        # At the top the integrand e^{−Tr(K−1)} has gone, compared with δ, of which one large Z alone makes e^{−x²/2}
-        # (x below), or the exponent has passed its minimum near r = (K−1)/Var Z.
+        # At the top, the integrand e^{−Tr(K−1)} is negligible compared with δ (one large Z alone contributes
+        # e^{−x²/2} to δ, with x as below), or the exponent has passed its minimum near r = (K−1)/Var Z.
         variance = math.expm1(min(s * s, _MOST_LOG_VARIANCE))
         past = min(math.log(_PAST_MINIMUM / variance) + math.log(most), basket.largest_log_r)
         top = past if rising else -math.inf
@@ -139,30 +146,30 @@ class CutLattice:
             x = max(math.log1p(t * excess) / s - 0.5 * s, 0.0)
             top = max(top, math.log(DROP + _TOP_MARGIN + _TOP_SHARE * x * x) - math.log(t) - math.log(excess))
         top = min(top, basket.largest_log_r)
-        # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s; e^{−TrK} cuts it
-        # off at the peak, `away` deviations below the mean.
+        # At the bottom, the phase times 1/r is Gaussian in log r with mean −s²/2 and deviation s. The factor e^{−TrK}
+        # cuts it off at the peak, `away` deviations below the mean.
         peak = min(-math.log(t) - math.log(float(strikes.k.max())), top, -0.5 * s * s)
         away = -(peak + 0.5 * s * s) / s
         bottom = peak - s * (math.sqrt(away * away + 2.0 * DROP + _BOTTOM_MARGIN) - away) - _BOTTOM_MORE
-        # Below the knee e^{−TrK} is 1, and a Gaussian is integrated to all digits with steps of half its deviation.
+        # Below the knee, e^{−TrK} is 1, and steps of half a deviation integrate a Gaussian to all digits.
         spacing = Spacing(peak - _KNEE, min(max(_DEVIATION_STEP * s / step, 1.0), _MOST_GROWTH))
         first, last = spacing.u(bottom), spacing.u(top)
         count = max(math.ceil((last - first) / step) + 1, _FEWEST)
         return cls(basket, np.linspace(first, last, count), spacing, rising=top >= past)
 
     def finer(self) -> CutLattice:
-        """The same with half the step."""
+        """Return the same lattice with half the step."""
         u = np.empty(2 * len(self.u) - 1)
         u[::2], u[1::2] = self.u, 0.5 * (self.u[:-1] + self.u[1:])
         return CutLattice(self.basket, u, self.spacing, self, rising=self.rising)
 
     def exponents(self, strikes: Strikes) -> tuple[Real, Real]:
-        """Real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
+        """Return the real exponent of the integrand's modulus (strikes × nodes) and its rounding load."""
         drift = -drift_of(self.basket.size, strikes, self.plain, self.scaled)
         return drift + self.log_base[None, :], np.abs(drift) + np.abs(self.real)[None, :]
 
     def near(self, strikes: Strikes) -> Flags:
-        """Which strikes it may serve: its error estimate tells."""
+        """Which strikes the lattice may serve: all, because its error estimate decides."""
         return np.ones(strikes.k.shape, dtype=bool)
 
     def __call__(self, strikes: Strikes) -> Estimate:
@@ -170,13 +177,13 @@ class CutLattice:
         return self._sum(*self.exponents(strikes))[0]
 
     def _sum(self, modulus: Real, load: Real) -> tuple[Estimate, Flags]:
-        """log call(K), and for each strike whether a finer lattice would help."""
+        """Return log call(K), and for each strike whether a finer lattice would help."""
         signed = modulus + self.log_sine
         gone = modulus < np.maximum.accumulate(signed, axis=1) - DROP
         ends = gone.any(axis=1)
         last = np.where(ends, gone.argmax(axis=1), len(self.log_r))
         keep = np.arange(len(self.log_r)) < last[:, None]
-        # beyond the end a load may be infinite, and nothing times that is not a number
+        # beyond the end a load may be infinite, and 0·∞ would be NaN
         signed, load = np.where(keep, signed, -np.inf), np.where(keep, load, 0.0)
         scale = signed.max(axis=1)
         size = np.exp(signed - scale[:, None])
@@ -193,10 +200,10 @@ class CutLattice:
         return estimate_of(scale, total, slack, rough).where(np.asarray(ends)), calm
 
     def explore(self, strikes: Strikes) -> tuple[Estimate, Flags, Real]:
-        """log call(K), for each strike whether a finer lattice would help, and at which log r to leave the cut."""
+        """Return log call(K), whether a finer lattice would help, and where (log r) to leave the cut, per strike."""
         modulus, load = self.exponents(strikes)
         estimate, calm = self._sum(modulus, load)
-        # leave at the first minimum of the exponent that is followed by a rise, or where the sine starts to oscillate
+        # leave at the first minimum of the exponent before a rise, or where the sine starts to oscillate
         exponent = modulus + self.log_r
         risen = exponent > np.minimum.accumulate(exponent, axis=1) + _RISEN
         before = np.where(risen.any(axis=1), risen.argmax(axis=1), len(self.log_r))
@@ -206,14 +213,14 @@ class CutLattice:
 
 
 class LiftContour:
-    """The cut up to r*, then up into the plane: for strikes whose integrand on the cut falls and rises again."""
+    """A path along the cut up to r*, then into the plane: for strikes whose integrand on the cut rises again."""
 
     def __init__(
         self, basket: Basket, strikes: Strikes, log_r: float, lattice: CutLattice, fineness: float = 1.0
     ) -> None:
         """Build for the first of `strikes`, leaving the cut near exp(log_r), with `fineness` times as many panels."""
         self.basket = basket
-        log_r = min(log_r, basket.largest_log_r)  # beyond, there is no cut to follow
+        log_r = min(log_r, basket.largest_log_r)  # the cut cannot be followed farther
         around = np.linspace(log_r - _NEAR, min(log_r + _NEAR, basket.largest_log_r), _NEAR_POINTS)
         real, _, plain = basket.on_cut(around)
         g = real - drift_of(basket.size, strikes[:1], plain, scaled_by(basket.size, around))[0]
@@ -226,7 +233,7 @@ class LiftContour:
             basket, np.array([-r]), np.array([max(curvature, 1.0)]), strikes[:1], _TRACE_STEP
         )
         self.width, trace = float(widths[0]), traces[0]
-        # the part on the cut that matters
+        # the part of the cut that matters
         modulus, _ = lattice.exponents(strikes[:1])
         signed = np.where(lattice.log_r < log_r, (modulus + lattice.log_sine[None, :])[0], -np.inf)
         significant = lattice.log_r[signed > np.nanmax(signed) - DROP]
@@ -236,7 +243,7 @@ class LiftContour:
         reach = float(trace.u[-1])
         panels = int(np.ceil(reach / _PANEL * fineness))
         self.fine, self.rough = self._rules(trace.path, reach, panels)
-        # on the cut, panels no wider than the integrand's scale at r*
+        # on the cut, panels are no wider than the integrand's scale at r*
         bottom = min(float(significant[0]) - _BELOW, log_r - _LEAST_CUT)
         width = min(_WIDEST, _IN_WIDTHS / np.sqrt(max(curvature, 1.0)))
         widest = min(max(_WIDEST, _IN_DEVIATIONS / basket.largest_sigma), _WIDEST_OF_ALL)
@@ -247,7 +254,7 @@ class LiftContour:
         self.cut_fine, self.cut_rough = self._cut_rules(np.array(edges[::-1]))
 
     def _rules(self, path: Path, reach: float, panels: int) -> tuple[Nodes, Nodes]:
-        """The finer and the coarser rule along the path: the transform is computed for both together."""
+        """Return the finer and the coarser rule along the path; the transform is computed for both together."""
         nodes = [
             (reach / panels * (np.arange(panels)[:, None] + 0.5 * (x + 1.0))).ravel()
             for x in (_FINE_X, _COARSE_X)
@@ -265,7 +272,7 @@ class LiftContour:
         return found[0], found[1]
 
     def _cut_rules(self, edges: Real) -> tuple[tuple[Real, ...], tuple[Real, ...]]:
-        """The same along the cut; the points that are computed again are of the finer rule."""
+        """Return the same along the cut; the points computed twice to find the error belong to the finer rule."""
         half = 0.5 * np.diff(edges)
         nodes = [(edges[:-1, None] + half[:, None] * (x + 1.0)).ravel() for x in (_FINE_X, _COARSE_X)]
         log_w = [np.log((half[:, None] * w).ravel()) for w in (_FINE_W, _COARSE_W)]
@@ -286,7 +293,7 @@ class LiftContour:
         turns = phase >= LINEAR_PHASE
         sine[turns] = np.sin(phase[turns]) / phase[turns]
         size = np.abs(real)
-        # a term is e^{turned} times sin φ/φ, and rounding is relative to e^{turned} times min(φ, 1)/φ
+        # a term is e^{turned}·sin φ/φ, and its rounding is relative to e^{turned}·min(φ, 1)/φ
         turned = drift + (log_w + real + np.minimum(log_phase, LARGEST_EXPONENT)) - scale[:, None]
         with np.errstate(under="ignore"):
             swing = np.exp(np.minimum(turned, SAFE_EXPONENT))
@@ -297,7 +304,9 @@ class LiftContour:
             np.abs(sine) * (_RESERVE + INNER_SAFETY * self.inner * size) + INNER_SAFETY * self.inner_phase
         )
         rounding *= swing
-        below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)  # as much as the lowest panel may lie below it
+        below = np.abs(parts[:, : len(_COARSE_X)]).sum(
+            axis=1
+        )  # at most as much lies below the lowest panel as in it
         return parts.sum(axis=1), rounding.sum(axis=1) + below
 
     def __call__(self, strikes: Strikes) -> Estimate:
@@ -316,7 +325,7 @@ class LiftContour:
         return found.where(self.near(strikes))
 
     def near(self, strikes: Strikes) -> Flags:
-        """Which strikes it may serve."""
+        """Which strikes this path may serve."""
         return np.asarray(
             self.usable & (self.basket.size * self.width * np.abs(strikes.k - self.k) < FARTHEST)
         )

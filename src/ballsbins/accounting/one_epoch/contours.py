@@ -1,8 +1,8 @@
-"""Paths of integration in the plane: off the real axis at one point, until the integrand has dropped for good.
+"""Paths of integration in the plane: each leaves the real axis at one point and ends where the integrand is negligible.
 
-Many paths are followed together: a path has some fifty points, and numpy needs thousands to be fast.
+Many paths are followed together, because a path has only about fifty points and numpy needs thousands to be fast.
 
-The put (direction "add", and by parity calls that are not small): paths through the saddle, right of 0.
+Paths through the saddle, right of 0, give the put (direction "add", and by parity calls that are not small).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ballsbins.accounting.one_epoch.quadrature import (
     worst,
 )
 
-# Angles past the vertical at which a path may end. The straight line is best for anything like a Gaussian (where the
-# exponent's curvature in log ω is large); bends hasten slow decay.
+# Angles past the vertical at which a path may end. A straight line is best for anything like a Gaussian (that is, if
+# the exponent's curvature in log ω is large); bends speed up slow decay.
 _BENDS = (0.3, 0.0, 0.6, 0.9)
-_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)  # the same, for those
+_STRAIGHT_FIRST = (0.0, 0.3, 0.6, 0.9)  # the same angles in the order used for nearly Gaussian integrands
 _STRAIGHT = 20.0  # the curvature from which the straight line is tried first: a choice
-_GOOD_SCORE = 7.0  # of a path that need not be compared with others: a choice
-# How far a path goes at first, in u, and if that was not enough: a Gaussian has dropped by 3.1; the less curvature
-# a saddle has the longer it takes; off the cut, 3.7 is nearly always enough. A choice.
+_GOOD_SCORE = 7.0  # a path with a lower score is not compared with others: a choice
+# How far in u a path goes at first, and by how much it is extended if that was not enough. A Gaussian has dropped by
+# 3.1; a saddle with less curvature takes longer; off the cut, 3.7 is nearly always enough. A choice.
 _LENGTH, _PER_WIDTH, _LENGTH_OFF_CUT, _MORE = 3.0, 3.3, 3.7, 1.6
-_LONGEST = 40.0  # of u: ω has grown by e⁴⁰, and what has not dropped by then never will
-_MOST_RISE = 30.0  # in logs: a path that climbs so much has lost all digits
-FARTHEST = 7.0  # standard deviations from its strike at which a path does not resolve the phase any more
+_LONGEST = 40.0  # in u: ω has grown by e⁴⁰, and an integrand that has not dropped by then never will
+_MOST_RISE = 30.0  # in logs: a path that climbs this much has lost all digits
+FARTHEST = 7.0  # standard deviations from its strike at which a path no longer resolves the phase
 _TOGETHER = 12  # neighbouring paths whose transform is computed on one set of nodes: a choice
 PROBES = 7  # points of a path at which the transform is computed again (B6)
-_RISE_COST = 2.0  # of a path's score: one e-fold of rise is as bad as two units of length; a choice
-_USUAL_STEP = 0.1  # along a path: some forty nodes, all digits as a rule; the error says where not (B9)
-_LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more, beside one perhaps less
+_RISE_COST = 2.0  # in a path's score, one e-fold of rise counts as two units of length: a choice
+_USUAL_STEP = 0.1  # along a path: about forty nodes, usually all digits; the stated error shows if not (B9)
+_LEAST_CURVATURE = 0.5  # least curvature used for a width: at a saddle it is 2 or more, near one maybe less
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Path:
     bend: float  # β, the final angle
 
     def __call__(self, u: Real) -> tuple[Complex, Complex]:
-        """Points and derivatives."""
+        """Return points and derivatives."""
         return _along(np.array([[self.start, self.width, np.tan(self.bend)]]), u[None, :])
 
 
 def _along(paths: Real, u: Real) -> tuple[Complex, Complex]:
-    """Points and derivatives; a row of `paths` has start, width and tan β."""
+    """Return points and derivatives; each row of `paths` has start, width and tan β."""
     start, width, bend = paths.T[:, :, None]
     sinh, cosh = np.sinh(u), np.cosh(u)
     omega = start - width * bend * 2.0 * np.sinh(0.5 * u) ** 2 + 1j * width * sinh
@@ -72,7 +72,7 @@ def _along(paths: Real, u: Real) -> tuple[Complex, Complex]:
 
 @dataclass(frozen=True)
 class Trace:
-    """What was met on a path at equal steps of u: enough to judge the path, and to integrate along it."""
+    """Values on a path at equal steps of u: enough to judge the path, and to integrate along it."""
 
     path: Path
     u: Real
@@ -89,11 +89,11 @@ class Trace:
 
 
 def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) -> list[Trace | None]:
-    """Follow every path, each for its strike, until the integrand has dropped for good; None if it climbs instead."""
+    """Follow each path, for its strike, until the integrand is negligible; None if the integrand climbs instead."""
     found: list[Trace | None] = [None] * len(paths)
     shapes = np.array([[path.start, path.width, np.tan(path.bend)] for path in paths])
     open_: Indices = np.arange(len(paths))
-    # ω, transform, log dω/du/ω², and as one complex number the plain bins and log of the integrand
+    # ω, transform, log dω/du/ω², and one complex number that holds the plain bins and the log of the integrand
     known, count = np.empty((len(paths), 4, 0), complex), 0
     widest = float((shapes[:, 1] / np.abs(shapes[:, 0])).max())
     first = _LENGTH + _PER_WIDTH * widest if shapes[0, 0] > 0.0 else _LENGTH_OFF_CUT
@@ -105,7 +105,7 @@ def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) ->
         here = strikes[open_]
         t = float(basket.size)
         factor = np.where(plain == t, here.k[:, None], here.k_minus_1[:, None] + plain / t)
-        log_slope = np.log(slope / at) - np.log(at)  # ω² may be beyond the doubles
+        log_slope = np.log(slope / at) - np.log(at)  # ω² may overflow
         size = factor * (t * at.real) + transform.real + log_slope.real
         both = plain + 1j * np.where(np.isfinite(size), size, np.inf)
         known = np.concatenate([known, np.stack([at, transform, log_slope, both], axis=1)], axis=2)
@@ -131,7 +131,7 @@ def _traces(basket: Basket, paths: list[Path], strikes: Strikes, step: float) ->
 def best_traces(
     basket: Basket, start: Real, curvature: Real, strikes: Strikes, step: float
 ) -> tuple[Real, list[Trace | None]]:
-    """The scale of the integrand at every `start`, and the best of a few paths from there, for its strike."""
+    """Return the scale of the integrand at each `start`, and the best of a few paths from there, for its strike."""
     width = np.abs(start) / np.sqrt(curvature)
     best: list[Trace | None] = [None] * len(start)
     for bends in zip(_BENDS, _STRAIGHT_FIRST, strict=True):
@@ -150,9 +150,9 @@ def best_traces(
 
 
 def weighted(basket: Basket, traces: list[Trace], log_du: list[Real], probes: int = PROBES) -> list[Nodes]:
-    """Turn points on paths into quadrature nodes, with a sample of the transform's error.
+    """Turn points on paths into quadrature nodes, with a sampled error of the transform.
 
-    A sample of many paths together has a few points of each, and the worst of it counts for all.
+    If there are many paths, the sample has a few points of each, and the worst error applies to all paths.
     """
     inner = 0.0
     if probes > 0:
@@ -177,19 +177,19 @@ def _unwound(difference: Complex) -> Complex:
     return difference - 2j * np.pi * turns
 
 
-LARGEST_LOG_SADDLE = 702.0  # a path goes on to some e⁵ times that, which must be a double
-_MOST_NEWTON = 80  # steps: halving a bracket of 700 to 10⁻³ takes 20, and Newton's steps come in between
-# A path need not pass through the saddle itself: 2 % of the width off, or 10⁻³ in log c, is as good.
+LARGEST_LOG_SADDLE = 702.0  # a path extends to about e⁵ times the saddle, which must still be a double
+_MOST_NEWTON = 80  # most steps: bisecting a bracket of 700 to 10⁻³ takes 20, with Newton's steps in between
+# A path need not pass exactly through the saddle: 2 % of the width off, or 10⁻³ in log c, is just as good.
 _OFF_SADDLE, _CLOSE_BRACKET = 0.02, 1e-3
-_LEAST_SLOPE, _MOST_STEP = 1e-3, 4.0  # in log c, of one step of Newton: a choice
-_MOST_LOG_VARIANCE = 300.0  # 1/σ² up to which the variance of Z is formed: a guess beyond
+_LEAST_SLOPE, _MOST_STEP = 1e-3, 4.0  # least slope and largest step of Newton's method in log c: a choice
+_MOST_LOG_VARIANCE = 300.0  # largest 1/σ² for which the variance of Z is computed; beyond, it is a guess
 
 
 class PutContour:
     """A path through the saddle of one strike, right of the pole at 0."""
 
     def __init__(self, bins: int, k: float, width: float, nodes: Nodes | None, reach: float) -> None:
-        """For the strike k, and others up to `reach` widths from it; without nodes it serves nobody."""
+        """Serve the strike k and others up to `reach` widths from it; without nodes, serve no strike."""
         self.bins, self.k, self.nodes = bins, k, nodes
         self._unit = reach / (bins * width)
 
@@ -202,7 +202,7 @@ class PutContour:
         guess: Real | None = None,
         reach: float = FARTHEST,
     ) -> list[PutContour]:
-        """One for each strike, with that step along the path; `guess` is where the saddles may be."""
+        """Build one contour per strike, with that step along the path; `guess` is where the saddles may be."""
         saddle, curvature = put_saddles(basket, strikes, guess)
         width, traces = best_traces(basket, saddle, np.maximum(curvature, _LEAST_CURVATURE), strikes, step)
         usable = [trace for trace in traces if trace is not None]
@@ -222,7 +222,7 @@ class PutContour:
         return _values(self.bins, self.nodes, strikes).where(self.near(strikes))
 
     def near(self, strikes: Strikes) -> Flags:
-        """Which strikes it may serve."""
+        """Which strikes this path may serve."""
         return np.asarray((np.abs(strikes.k - self.k) < self._unit) & (self.nodes is not None))
 
 
@@ -234,7 +234,7 @@ def _values(bins: int, nodes: Nodes, strikes: Strikes) -> Estimate:
 
 
 def puts_on(paths: Sequence[tuple[PutContour, Strikes]]) -> Estimate:
-    """log put(K) of every path at its own strikes, one after the other, in one sum."""
+    """Return log put(K) of each path at its own strikes, concatenated; all paths are summed in one operation."""
     if len(paths) == 1:
         return paths[0][0](paths[0][1])
     usable = [(path, path.nodes, some) for path, some in paths if path.nodes is not None]
@@ -244,7 +244,7 @@ def puts_on(paths: Sequence[tuple[PutContour, Strikes]]) -> Estimate:
     near = np.concatenate([path.near(some) for path, some in paths])
     if not usable:
         return Estimate.nothing(strikes)
-    # a path without nodes is near to nothing, and takes those of the first
+    # a path without nodes serves no strike; it borrows other nodes, and `near` discards the result
     index = np.cumsum([path.nodes is not None for path, _ in paths]) - 1
     which = np.repeat(np.maximum(index, 0), [len(some.k) for _, some in paths])
     nodes = Nodes.rows([nodes for _, nodes, _ in usable], which)
@@ -252,7 +252,7 @@ def puts_on(paths: Sequence[tuple[PutContour, Strikes]]) -> Estimate:
 
 
 def put_saddles(basket: Basket, strikes: Strikes, guess: Real | None = None) -> tuple[Real, Real]:
-    """The c > 0 that minimises T·c·K + Σ log L(c) − 2 log c for every strike, and the curvature there, in log c."""
+    """Return the c > 0 that minimises T·c·K + Σ log L(c) − 2 log c for each strike, and the curvature in log c."""
     t, k, k_minus_1 = float(basket.size), strikes.k, strikes.k_minus_1
     low, high = np.log(2.0 / t) - np.log(k), np.full(k.shape, LARGEST_LOG_SADDLE)  # the mean is not negative
     if guess is None:  # as if S were Gaussian: c·(T(K−1) + c·variance) = 2

@@ -4,8 +4,8 @@ Under Q the privacy loss is log S, S = (Z₁+…+Z_T)/T, so (theorem "bnb-domina
 
     δ_remove(ε) = E[(S − e^ε)₊]  (a call),        δ_add(ε) = e^ε E[(e^{−ε} − S)₊]  (a put).
 
-`Options` has the values of both with their errors; here are ε instead of strikes, unfinished epochs, interpolation
-where many ε are asked for, and what is known where δ is so small that nobody asks for its digits.
+`Options` computes both values with their errors. This module translates ε into strikes, handles unfinished epochs,
+interpolates if many ε are asked for, and gives bounds where δ is so small that its digits do not matter.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from ballsbins.accounting.one_epoch.quadrature import Estimate, Flags, Strikes
 from ballsbins.accounting.one_epoch.sketch import cubic, log_call, log_small_put
 
 # B13, B14, … are the numbered bounds of docs/derivation.md.
-# never claim a smaller relative error of δ than this; it grows with |log δ|/25 (B14)
+# Never claim a smaller relative error of δ than this; it grows with |log δ|/25 (B14).
 _FLOOR, _FLOOR_LOG = 1e-13, 25.0
-_NO_DIGIT = 0.1  # an estimate with a larger relative error is none
-_STRIKE = 2.0**-50  # relative error of the strike of an unfinished epoch: some eight roundings (B16)
-_DECIMALS = 50  # of log T/(T − t): enough for its double and the rest of it (B16)
-_MISS = 0.1 * GOAL  # what an interpolant may miss (B13)
+_NO_DIGIT = 0.1  # an estimate with a larger relative error is discarded
+_STRIKE = 2.0**-50  # relative error of the strike of an unfinished epoch: about eight roundings (B16)
+_DECIMALS = 50  # digits of log T/(T − t): enough for its double and for the remainder (B16)
+_MISS = 0.1 * GOAL  # largest error of an interpolant (B13)
 _POOR = 1e-6  # an error beyond which δ_B ≤ δ_D may be the better bound (B15)
-_FEW = 8  # so many points are all followed as deep as they are: a choice
+_FEW = 8  # up to this many points are all computed, however deep they are: a choice
 _DENSE = 450  # more points than this are interpolated: from here on that is cheaper
 _SHALLOW = -750.0  # the least log δ that is always resolved: δ = 10⁻³²⁵
 _BETWEEN = 0.5 * (DEEP + _SHALLOW)
 _NOT_DEEP = -600.0  # a log δ sketched above this is not below _SHALLOW
-# in multiples of δ(0), so four standard deviations: beyond, a curve of few steps is nearly a parabola or a line
+# In multiples of δ(0), so four standard deviations: beyond, a curve of few steps is nearly a parabola or a line.
 _MOST_BENT = 10.0
-_LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # ε between which a rough root is looked for
+_LEAST_ROUGH, _LARGEST_ROUGH = 1e-12, 700.0  # range of ε in which a rough root is searched for
 _DEEPER = 700.0  # in logs: ε ≤ 700, so log put is at most this much below log δ
-_ROUGH_POINTS, _MORE_POINTS, _MOST_ROUGH = 24, 8, 40  # of the two passes of a rough search: a choice
-_LEAST_EXCESS = 1e-290  # K − 1 in place of 0, so that logarithms exist
-_LEAST_FALL = 1e-300  # of log δ between two points, against 0/0
-_MOST_LOG_VARIANCE = 600.0  # 1/σ² up to which the variance of Z is formed
-# A search starts at so many deviations, more with less noise than that, and between these ε: a choice.
+_ROUGH_POINTS, _MORE_POINTS, _MOST_ROUGH = 24, 8, 40  # points of the two passes of a rough search: a choice
+_LEAST_EXCESS = 1e-290  # replaces K − 1 = 0, so that logarithms exist
+_LEAST_FALL = 1e-300  # least fall of log δ between two points, to avoid 0/0
+_MOST_LOG_VARIANCE = 600.0  # largest 1/σ² for which the variance of Z is computed
+# A search starts at 5 deviations, or at 8 if σ is below 0.7, and at no smaller ε than 10⁻⁹: a choice.
 _START, _HEAVY_START, _HEAVY_TAIL, _LEAST_START = 5.0, 8.0, 0.7, 1e-9
-# How the ends of what can be computed are looked for: rounds of so many points; then steps down in ε. A choice.
+# The search for the largest ε that can be computed: rounds of so many points, then steps down in ε. A choice.
 _END_ROUNDS, _END_POINTS, _CALL_ROUNDS, _CLOSER, _BACK = 5, 18, 12, 0.97, 0.8
-_BEFORE = (0.9, 0.7, 0.5, 0.3)  # of an ε out of reach: where to look for a δ that bounds it (B15)
+_BEFORE = (0.9, 0.7, 0.5, 0.3)  # fractions of an ε out of reach, where δ may be known and bound it (B15)
 
 
 class ExactCurve(Curve):
@@ -76,12 +76,12 @@ class ExactCurve(Curve):
             way: Interpolant(partial(self._directly, direction=way), _MISS, self._bend) for way in DIRECTIONS
         }
         self._known: dict[Direction, dict[float, tuple[float, float]]] = {way: {} for way in DIRECTIONS}
-        # an ε beyond which a call is below e^DEEP or so, and a bound on log δ there
+        # an ε beyond which a call is below about e^DEEP, and a bound on log δ there
         self._end: tuple[float, float] | None = None
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of S, for many steps also that of the privacy loss."""
+        """The standard deviation of S; for many steps, also that of the privacy loss."""
         variance = sum(
             count * np.expm1(min(1.0 / sigma**2, _MOST_LOG_VARIANCE)) for count, sigma in self.basket.kinds
         )
@@ -89,32 +89,32 @@ class ExactCurve(Curve):
 
     @property
     def scale(self) -> float:
-        """An ε to start searching at: some standard deviations of the loss, more if its tail is heavy."""
+        """An ε at which to start a search: a few standard deviations of the loss, more if its tail is heavy."""
         far = _HEAVY_START if self.basket.smallest_sigma < _HEAVY_TAIL else _START
         return float(np.clip(far * self.deviation, _LEAST_START, 1.0))
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε).
+        """Return bounds on log δ(ε).
 
-        Where no contour resolves δ only an upper bound is known, and the answer says so: `lower` is −∞ and `value` is
-        `upper`. `capped` tells these points. They are deep: log δ is below −700, or σ is at the end of its range.
+        Where no contour resolves δ, only an upper bound is known: `lower` is −∞ and `value` is `upper`. `capped` finds
+        these points. They are deep: log δ is below −700, or σ is at the end of its range.
         """
-        # Exponents far outside of the doubles are met on purpose (a path is tried and found useless): no warnings,
-        # and an estimate that is not a number counts as no estimate.
+        # Some paths are tried and found useless, and their exponents overflow or underflow. That is expected: give no
+        # warnings, and treat an estimate that is NaN as no estimate.
         with np.errstate(all="ignore"):
             value, error = self._positive(epsilon, direction)
             known = np.isfinite(error)
             bounds = Interval.around(value, np.where(known, error, 0.0) + ANSWER)
             upper, poor = bounds.upper, error > _POOR
             if poor.any():
-                # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) cuts off what a poor contour may claim
+                # δ_B ≤ δ_D (proposition "B-vs-S-and-D" of the paper) limits the upper bound of a poor contour
                 gauss, off = log_hockey_stick(epsilon[poor], 1.0 / self.basket.smallest_sigma)
                 upper[poor] = np.minimum(upper[poor], gauss + off + ANSWER)
         lower = np.minimum(np.where(known, bounds.lower, -np.inf), upper)
         return Interval(lower, np.clip(bounds.value, lower, upper), upper)
 
     def capped(self, epsilon: Array, direction: Direction) -> Flags:
-        """Where `log_delta` knows an upper bound only."""
+        """Where `log_delta` knows only an upper bound."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         found = np.zeros(epsilon.shape, dtype=bool)
         with np.errstate(all="ignore"):
@@ -124,7 +124,7 @@ class ExactCurve(Curve):
         return found
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
-        """About where δ(ε) = e^{log_deltas}, often to three digits: a good place to start a search."""
+        """Estimate where δ(ε) = e^{log_deltas}, often to three digits: a good start for a search."""
         part = self.basket.size / self.steps
         targets = np.asarray(log_deltas, dtype=np.float64) - np.log(part)
         with np.errstate(all="ignore"):
@@ -146,7 +146,7 @@ class ExactCurve(Curve):
             return _inverse(epsilon, log, targets)
 
     def _bend(self) -> float:
-        """An ε up to which log δ bends most, in multiples of δ(0) = ½E|S − 1|, for which call = put."""
+        """Return the ε up to which log δ bends most: a multiple of δ(0) = ½E|S − 1|, where call = put."""
         return _MOST_BENT * float(np.exp(self._log_middle))
 
     @cached_property
@@ -156,7 +156,7 @@ class ExactCurve(Curve):
         return float(self._options.sketch.log_put(np.ones(1))[0] + log_part)
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array:
-        """About log δ(ε), ε ≥ 0: no bound, but next to free. Often good to 10⁻², rarely off by 0.5."""
+        """Estimate log δ(ε), ε ≥ 0: not a bound, but nearly free. Often good to 10⁻², rarely off by 0.5."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         log = np.full(epsilon.shape, -np.inf)
         rows = ~self._vanishes(epsilon, direction)
@@ -171,9 +171,10 @@ class ExactCurve(Curve):
         return np.asarray(np.minimum(log, 0.0))
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array:
-        """An upper bound on log δ(ε), ε ≥ 0, cheap and not sharp (B15): for add that no Z is large, or Chernoff's.
+        """Return a cheap upper bound on log δ(ε), ε ≥ 0, that is not sharp (B15).
 
-        δ_B ≤ δ_D holds in both directions. Where a bound is at most `enough`, no better one is looked for.
+        For add, it uses that no Z is large, or Chernoff's bound. δ_B ≤ δ_D holds in both directions. If a bound is at
+        most `enough`, no better one is searched for.
         """
         epsilon = np.asarray(epsilon, dtype=np.float64)
         with np.errstate(all="ignore"):
@@ -191,7 +192,10 @@ class ExactCurve(Curve):
             return np.asarray(gauss + error if direction == REMOVE else np.minimum(bound, gauss + error))
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error (∞: the value is only an upper bound) for ε ≥ 0; many are interpolated."""
+        """Return log δ and its absolute error for ε ≥ 0; interpolate if there are many ε.
+
+        If the error is ∞, the value is only an upper bound.
+        """
         if epsilon.size <= _FEW:
             value, error = self._directly(epsilon, direction)
         else:
@@ -213,13 +217,13 @@ class ExactCurve(Curve):
         return value, error
 
     def _reach(self, high: float, direction: Direction) -> float:
-        """An ε up to which to compute: `high`, or one at which log δ lies between DEEP and _SHALLOW."""
+        """Return the ε up to which to compute: `high`, or one at which log δ lies between DEEP and _SHALLOW."""
         if direction == REMOVE:
             near = self.sketch(np.array([high]), REMOVE)[0] > _NOT_DEEP
             return high if near else min(high, self._last_call()[0])
         if self.log_upper(np.array([high]), ADD)[0] >= _BETWEEN:
             return high
-        # the bound is a few units above log δ, and falls with it
+        # the bound is a few units above log δ, and falls as log δ does
         low = 0.0
         for _ in range(_END_ROUNDS):
             points = np.linspace(low, high, _END_POINTS)[1:]
@@ -228,7 +232,7 @@ class ExactCurve(Curve):
         return high
 
     def _last_call(self) -> tuple[float, float]:
-        """An ε at which log δ lies between DEEP and _SHALLOW or so, and an upper bound on log δ there and beyond."""
+        """Return an ε at which log δ is about between DEEP and _SHALLOW, and a bound on log δ from there on."""
         if self._end is None:
             epsilon = float(self.rough_epsilon(np.array([_BETWEEN]), REMOVE)[0])
             self._end = epsilon, 0.0
@@ -242,7 +246,7 @@ class ExactCurve(Curve):
         return self._end
 
     def _cap(self, epsilon: Array, direction: Direction, known: Array, above: Array) -> Array:
-        """An upper bound on log δ where no contour serves: what holds everywhere, and δ(ε) ≤ δ(ε′) for ε′ < ε."""
+        """Bound log δ from above where no contour works: by `log_upper`, and by δ(ε) ≤ δ(ε′) for ε′ < ε."""
         bound = self.log_upper(epsilon, direction)
         if known.size:
             order = np.argsort(known)
@@ -255,7 +259,7 @@ class ExactCurve(Curve):
             bound = np.where(epsilon >= end, np.minimum(bound, there), bound)
             high = bound >= DEEP
         if high.any():
-            # not deep, and yet out of reach: some ε′ before it may not be
+            # not deep, yet out of reach: a smaller ε′ may be within reach
             first = float(epsilon[high].min())
             for share in _BEFORE:
                 log, width = self._directly(np.array([share * first]), direction)
@@ -265,9 +269,10 @@ class ExactCurve(Curve):
         return np.minimum(bound, 0.0)
 
     def _directly(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error (∞: unknown) for ε ≥ 0. A question that is repeated has the same answer.
+        """Return log δ and its absolute error (∞: unknown) for ε ≥ 0. A repeated question gets the same answer.
 
-        Contours are kept, and one that was built for a later question might serve an earlier one in other last bits.
+        Answers are stored for that reason: contours are kept, and one built for a later question might answer an
+        earlier question with different last bits.
         """
         known = self._known[direction]
         new = np.unique([e for e in epsilon.tolist() if e not in known])
@@ -277,12 +282,12 @@ class ExactCurve(Curve):
         return value, error
 
     def _computed(self, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
-        """log δ and its absolute error (∞: unknown) for ε ≥ 0."""
+        """Compute log δ and its absolute error (∞: unknown) for ε ≥ 0."""
         value, width = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
         possible = ~self._vanishes(epsilon, direction)
         if possible.any():
             strikes, log_part = self._strikes(epsilon[possible], direction)
-            if log_part < 0.0 and direction == ADD:  # K has a few roundings: see what they do
+            if log_part < 0.0 and direction == ADD:  # K has a few rounding errors: measure their effect
                 found = self._value(strikes.moved(0.0, -_STRIKE, _STRIKE), direction)
                 log, below, above = found.log.reshape(3, -1)
                 off = np.nan_to_num(np.abs(above - below), nan=np.inf)
@@ -292,11 +297,11 @@ class ExactCurve(Curve):
                 value[possible], width[possible] = found.log + log_part, found.error
         log = value if direction == REMOVE else value + epsilon
         floor = _FLOOR * (1.0 + np.abs(np.where(np.isfinite(log), log, 0.0)) / _FLOOR_LOG)
-        # an estimate that is not even near is none
+        # discard an estimate that is not even close
         return np.minimum(log, 0.0), np.where(width < _NO_DIGIT, np.log1p(width) + floor, np.inf)
 
     def _strikes(self, epsilon: Array, direction: Direction) -> tuple[Strikes, float]:
-        """The strikes of a call or put on the bins visited, and the logarithm of what to multiply its value by.
+        """Return the strikes of a call or put on the bins visited, and the logarithm of the factor on its value.
 
         After t of T steps S = 1 − t/T + (t/T)·S_t, so K − 1 is stretched by T/t and the value shrinks by t/T.
         """
@@ -322,7 +327,7 @@ class ExactCurve(Curve):
         return np.asarray(self._put_strike(epsilon) <= 0.0)
 
     def _put_strike(self, epsilon: Array) -> Array:
-        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact also near ε₀ = log T/(T−t)."""
+        """K′ = (e^{−ε} − 1 + t/T)·T/t = (e^{ε₀−ε} − 1)·(T−t)/t, relatively exact even near ε₀ = log T/(T−t)."""
         t, rest = self.basket.size, self.steps - self.basket.size
         with localcontext() as context:
             context.prec = _DECIMALS
@@ -333,7 +338,7 @@ class ExactCurve(Curve):
 
 
 def _inverse(epsilon: Array, log: Array, targets: Array) -> Array:
-    """ε at some values of a decreasing log δ given at increasing ε, and on a line before them."""
+    """Return ε at target values of a decreasing log δ, given at increasing ε; before the first, follow a line."""
     if epsilon.size < 4:
         return np.zeros(targets.shape)
     found = cubic(-targets, -log, epsilon)

@@ -1,9 +1,9 @@
-"""Dense evaluation of an analytic function from few samples, with a checked error.
+"""Evaluate an analytic function at many points from few samples, with a checked error.
 
 log δ(ε) is analytic in ε, so on a short enough piece its Chebyshev interpolant converges geometrically. On every
-piece the number of nodes is doubled (the Lobatto points are nested, so no sample is lost) until either the
-interpolant before has met all the new nodes, or the present one meets fresh samples between its nodes; a piece on
-which that takes too many nodes is halved. All pieces of a round are sampled in one call.
+piece the number of nodes is doubled (the Lobatto points are nested, so no sample is lost). This stops when the
+previous interpolant agrees with all the new nodes, or the present one agrees with fresh samples between its nodes.
+A piece that needs too many nodes is halved. All pieces of a round are sampled in one call.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
 
 # B13 is in docs/derivation.md.
-_FEWEST, _MOST = 16, 64  # intervals between Lobatto points: fewer pieces, or fewer nodes in each; a choice
-# The first pieces end at 4, 16, … times a length over which the function changes; none is much narrower than another.
+_FEWEST, _MOST = 16, 64  # intervals between Lobatto points: fewer pieces against fewer nodes each; a choice
+# The first pieces end at 4, 16, … times a length over which the function changes. No piece is much narrower than
+# another.
 _WIDER, _MOST_PIECES, _LEAST_PIECE = 4.0, 12, 1.5
-_CLOSE = 1e-5  # an interpolant this close is squared by doubling its nodes: worth checking
+_CLOSE = 1e-5  # if the error is this small, doubling the nodes squares it: the interpolant is worth checking
 _CHECKS = 9  # fresh points at which an interpolant is checked (B13)
-_OFF_CENTRE = 0.47  # of the gap between two nodes: near its middle, where the error is largest
-_SAFETY = 3.0  # on what the checks see: the error may be largest between them (B13)
-_NOISE = 10.0  # times the tolerance that samples of poor accuracy may miss by, if their own error explains it
-_ROUNDING = 8 * U  # of the barycentric formula, relative to the values (B1)
-_MOST_ROUNDS = 40  # halvings of a piece: it is then as wide as a rounding
+_OFF_CENTRE = 0.47  # fraction of the gap between two nodes: near its middle, where the error is largest
+_SAFETY = 3.0  # factor on the error seen by the checks: it may be larger between them (B13)
+_NOISE = 10.0  # inaccurate samples may miss by this many tolerances, if their own error explains it
+_ROUNDING = 8 * U  # rounding of the barycentric formula, relative to the values (B1)
+_MOST_ROUNDS = 40  # most halvings of a piece: it is then as narrow as a rounding error
 
 
 def _lobatto(intervals: int) -> Array:
@@ -38,14 +39,14 @@ def _lobatto(intervals: int) -> Array:
 
 
 def _between(intervals: int) -> Array:
-    """Points to check at: between nodes, mostly near the ends, where a singularity outside shows first."""
+    """Return points for a check: between nodes, mostly near the ends, where an outside singularity shows first."""
     n = intervals
     gaps = np.array([0, 1, 3, n // 4, n // 2, 3 * n // 4, n - 4, n - 2, n - 1])
     return np.asarray(-np.cos(np.pi * (gaps + _OFF_CENTRE) / n), dtype=np.float64)
 
 
 def _barycentric(values: Array, noise: Array, x: Array) -> tuple[Array, Array]:
-    """The polynomial through `values` at Lobatto points of [−1, 1], at `x`, and what `noise` in them may do to it.
+    """Evaluate at `x` the polynomial through `values` at Lobatto points of [−1, 1], and the effect of their `noise`.
 
     The barycentric weights are ±1, halved at the ends.
     """
@@ -56,7 +57,7 @@ def _barycentric(values: Array, noise: Array, x: Array) -> tuple[Array, Array]:
     hit = gap == 0.0
     quotient = np.where(hit.any(axis=1)[:, None], hit.astype(float), weight / np.where(hit, 1.0, gap))
     quotient /= quotient.sum(axis=1)[:, None]
-    # not `@`: it would wake threads for a sum that one of them has done sooner
+    # not `@`: it would start threads for a sum that one thread finishes sooner
     return np.vecdot(quotient, values), np.vecdot(np.abs(quotient), noise)
 
 
@@ -78,7 +79,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A span, what is known at the nodes so far (none at first), and whether to sample checks or more nodes next."""
+    """A span, the values at its nodes so far (none at first), and whether to sample checks or more nodes next."""
 
     low: float
     high: float
@@ -88,37 +89,37 @@ class _Trial:
 
     @property
     def intervals(self) -> int:
-        """Between the nodes known."""
+        """The number of intervals between the known nodes."""
         return len(self.values) - 1
 
     @property
     def wanted(self) -> Array:
-        """The points to be sampled next, on [−1, 1]."""
+        """The points to sample next, on [−1, 1]."""
         if self.checking:
             return _between(self.intervals)
         return _lobatto(2 * self.intervals)[1::2] if len(self.values) else _lobatto(_FEWEST)
 
     def place(self, x: Array) -> Array:
-        """From [−1, 1] to the span."""
+        """Map points from [−1, 1] to the span."""
         return 0.5 * (self.low + self.high) + 0.5 * (self.high - self.low) * x
 
 
 class Interpolant:
-    """Values and errors of `function` at many points; pieces are kept for later questions.
+    """Evaluate `function` at many points, with errors; pieces are kept for later calls.
 
-    Where no interpolant is good the function itself is asked.
+    Where no interpolant is good enough, the function itself is called.
     """
 
     def __init__(self, function: Sampled, tolerance: float, scale: Callable[[], float] | None = None) -> None:
-        """Accept a piece if it misses fresh samples by at most `tolerance`, or their own error if not much more.
+        """Accept a piece if it misses fresh samples by at most `tolerance`, or by their own error if not much larger.
 
-        `scale` is a length over which the function changes near 0; farther out it changes ever more slowly.
+        `scale` returns a length over which the function changes near 0; farther out it changes more and more slowly.
         """
         self._function, self._tolerance, self._scale = function, tolerance, scale
         self._pieces: list[_Piece] = []
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
-        """Values and absolute errors at `points`, in any order."""
+        """Return values and absolute errors at `points`, which may be in any order."""
         value, error = np.empty(points.shape), np.full(points.shape, np.inf)
         missing = self._fill(self._pieces, points, value, error, np.ones(points.shape, dtype=bool))
         if missing.any():
@@ -135,7 +136,7 @@ class Interpolant:
         return value, error
 
     def _first(self, low: float, high: float) -> list[_Trial]:
-        """The first pieces: each a few times as wide as the one before it, counted from 0."""
+        """Return the first pieces, whose ends, counted from 0, grow by a constant factor."""
         edges = [low]
         if self._scale is not None:
             widths = self._scale() * _WIDER ** np.arange(_MOST_PIECES)
@@ -144,7 +145,7 @@ class Interpolant:
 
     @staticmethod
     def _pays(trial: _Trial, points: Array, missing: Flags) -> bool:
-        """Whether the samples to come are fewer than the points that are missing there."""
+        """Whether the trial needs fewer new samples than there are missing points in its span."""
         inside = missing & (points >= trial.low) & (points <= trial.high)
         return int(inside.sum()) > max(_FEWEST, trial.intervals) + _CHECKS
 
@@ -158,7 +159,7 @@ class Interpolant:
         return missing
 
     def _round(self, trials: list[_Trial]) -> tuple[list[_Piece], list[_Trial]]:
-        """Sample what the trials want: pieces that are good, and what to try next."""
+        """Sample the points that the trials want; return the good pieces, and the trials of the next round."""
         wanted = [trial.place(trial.wanted) for trial in trials]
         sampled, noise = self._function(np.concatenate(wanted))
         ends = np.cumsum([len(w) for w in wanted])[:-1]
@@ -201,7 +202,7 @@ def _first(low: float, high: float) -> _Trial:
 
 
 def _merged(known: Array, new: Array) -> Array:
-    """What is known at the nodes, together with what was found halfway between them."""
+    """Interleave the values known at the nodes with the new ones halfway between them."""
     merged = np.empty(len(known) + len(new))
     merged[::2], merged[1::2] = known, new
     return merged
