@@ -1,4 +1,4 @@
-"""Paths of integration in the plane: each leaves the real axis at one point and ends where the integrand is negligible.
+"""Paths of integration in the plane: each leaves the real axis at one point and ends once the integrand is tiny.
 
 Many paths are followed together, because a path has only about fifty points and numpy needs thousands to be fast.
 

@@ -96,8 +96,8 @@ class ExactCurve(Curve):
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Return bounds on log δ(ε).
 
-        Where no contour resolves δ, only an upper bound is known: `lower` is −∞ and `value` is `upper`. `capped` finds
-        these points. They are deep: log δ is below −700, or σ is at the end of its range.
+        Where no contour resolves δ, only an upper bound is known: `lower` is −∞ and `value` is `upper`. `capped`
+        finds these points. They are deep: log δ is below −700, or σ is at the end of its range.
         """
         # Some paths are tried and found useless, and their exponents overflow or underflow. That is expected: give no
         # warnings, and treat an estimate that is NaN as no estimate.

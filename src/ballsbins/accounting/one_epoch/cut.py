@@ -10,10 +10,10 @@ and, since everything before X₂ is real and dX = da − i db on the descent,
 
     −Im L(−r+i0) = σ/√(2π) ∫₀^π exp(σ² R(b)) db,
 
-an integral of positive terms: the imaginary part, be it 10⁻³⁰⁰ of the real one, is obtained without cancellation.
+an integral of positive terms. So the imaginary part has no cancellation, even if it is only 10⁻³⁰⁰ of the real part.
 (The log-normal is a generalised gamma convolution; arg L(−r+i0)/(−π) is the distribution function of its Thorin
-measure, so the phase only ever grows with r.) With b = 2 arctan sinh t the integrand also decays doubly
-exponentially where σ is small.
+measure, so the phase always grows with r.) With b = 2 arctan sinh t, the integrand decays doubly exponentially even
+if σ is small.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ from scipy.special import ndtr
 from ballsbins.accounting.one_epoch.quadrature import Flags, Indices, Real, second_remainder
 from ballsbins.accounting.one_epoch.transform import CENTRED, LARGEST_EXPONENT, LIGHT_TAIL, REACH, spread_of
 
-# B2, B4, … are the numbered bounds of docs/derivation.md; a choice costs time if it is poor, and digits that B6 sees.
+# B2, B4, … are the numbered bounds of docs/derivation.md. A poor choice of the other numbers costs time, or digits
+# whose loss B6 detects.
 LARGEST_LOG_RHO = -1.02  # just before the two saddles meet at ρ = 1/e: beyond, nothing is claimed
-_END_SLACK = 1e-6  # by which log ρ may exceed that through rounding
+_END_SLACK = 1e-6  # rounding may raise log ρ above that by at most this
 _LOG_ROOT_TAU = 0.5 * np.log(2.0 * np.pi)
-_DECAY = 41.0  # what lies below e⁻⁴¹ of the largest term is left out: it is below double precision (B2)
-# how much farther than usual the real axis may be followed: a choice
+_DECAY = 41.0  # terms below e⁻⁴¹ of the largest are left out: they are below double precision (B2)
+# How much farther than usual the real axis may be followed: a choice.
 _FARTHER = np.array([[0.0], [1.5], [3.0], [6.0]])
-_LADDER = np.geomspace(1e-3, 45.0, 36)  # t at which a descent may end: steps of a third, a choice
+_LADDER = np.geomspace(1e-3, 45.0, 36)  # values of t at which a descent may end: steps of a third, a choice
 _DESCENT = 40  # nodes of a descent (B5): enough for all digits from σ = 0.15 on
-_LITTLE_NOISE, _MORE_NODES = 0.15, 1.5  # and below that σ, half as many more
-_SAMPLED_ENDS = 12  # ρ at which the end of a descent is looked for; anything above 5 does
+_LITTLE_NOISE, _MORE_NODES = 0.15, 1.5  # below that σ, use half as many nodes again
+_SAMPLED_ENDS = 12  # number of ρ at which the end of a descent is searched for; any number above 5 works
 _STEP = 0.45  # along the real axis: the trapezoidal rule errs by e^{−2π²/0.45²} = e⁻⁹⁷ (B4)
-# Gauss nodes of a panel on the real axis; its width, and its width in units of σ (B5): tried
+# Gauss nodes of a panel on the real axis; its width, and its width in units of σ (B5): found by trial.
 _AXIS_NODES, _AXIS_PANEL, _AXIS_TURN = 16, 3.5, 6.0
-_NARROWEST = 0.05  # least curvature 1 − X₁ used for a width: where the saddles meet it is 0
-_NEAR_ONE = 0.7  # σ²|F(X₁)| up to which L − 1 is integrated where s is large
-_LEAST_SLOPE = 1e-3  # in Newton's step for X₁, whose slope is 0 where the saddles meet
+_NARROWEST = 0.05  # least curvature 1 − X₁ used for a width: it is 0 where the saddles meet
+_NEAR_ONE = 0.7  # up to this σ²|F(X₁)|, and if s is large, integrate L − 1 instead of L
+_LEAST_SLOPE = 1e-3  # least slope in Newton's step for X₁: it is 0 where the saddles meet
 # Constants of the approximation to W₋₁ by Barry et al., Mathematics and Computers in Simulation 53 (2000).
 _BARRY = (0.16805, 0.0042, 0.0201, 5.950610532)
-LINEAR_PHASE = 1e-9  # phase up to which sin θ = tan θ = θ: the next term is 10⁻¹⁸ of it
-_BRANCH_SERIES = 0.05  # c − 1 up to which a series starts the search for the root a of a − log a = c
-_AT_BRANCH = 1e-10  # c − 1 up to which that series is right to rounding, and Halley's step would divide by 0
+LINEAR_PHASE = 1e-9  # up to this phase, sin θ = tan θ = θ: the next term is 10⁻¹⁸ of it
+_BRANCH_SERIES = 0.05  # up to this c − 1, a series starts the search for the root a of a − log a = c
+_AT_BRANCH = 1e-10  # up to this c − 1, the series is exact to rounding, and Halley's step would divide by 0
 
 
 @cache
@@ -59,7 +60,7 @@ def _half_gauss(nodes: int) -> tuple[Real, Real]:
 
 
 def _smaller_root(log_rho: Real) -> Real:
-    """The root X₁ < 1 of ρe^X = X to a few digits: it only tells where the mass is."""
+    """Return the root X₁ < 1 of ρe^X = X to a few digits: it only shows where the mass is."""
     rho = np.exp(log_rho)
     p = np.sqrt(np.maximum(2.0 * (1.0 - np.e * rho), 0.0))
     x = 1.0 - p * (1.0 - p * (1 / 3 - p * (11 / 72)))  # the series of W at its branch point
@@ -71,7 +72,7 @@ def _smaller_root(log_rho: Real) -> Real:
 
 @dataclass(frozen=True)
 class _Rungs:
-    """What a descent needs to know of t and not of ρ, at points of t: a row for every rung of the ladder."""
+    """The quantities of a descent that depend on t but not on ρ: one row for each rung of the ladder."""
 
     b: Real
     b_cot: Real  # b·cot b
@@ -105,7 +106,7 @@ def _rungs(nodes: int) -> _Rungs:
 
 @dataclass(frozen=True, slots=True)
 class CutValues:
-    """At each r: Re log L (+ ω where centred) and log of the phase θ = −arg L, not a number beyond the end."""
+    """At each r: Re log L (+ ω where centred) and log of the phase θ = −arg L, which is NaN beyond the end."""
 
     real: Real
     log_phase: Real
@@ -113,15 +114,15 @@ class CutValues:
 
 
 def largest_log_r(sigma: float) -> float:
-    """The end of the stretch of the cut on which `on_cut` works."""
+    """Return the end of the range of log r in which `on_cut` works."""
     return float(LARGEST_LOG_RHO + 2.0 * np.log(sigma) + 0.5 / sigma**2)
 
 
 def larger_root(c: Real) -> Real:
-    """The root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
+    """Return the root a ≥ 1 of a − log a = c, for c ≥ 1: that is −W₋₁(−e^{−c})."""
     d = np.maximum(c - 1.0, 0.0)
     root = np.sqrt(d)
-    # near 1 a series in u = √(2d), elsewhere a form that is right to 0.025 %; then Halley
+    # start with a series in u = √(2d) near 1, elsewhere with a formula accurate to 0.025 %; then use Halley's method
     u = np.sqrt(2.0) * root
     near = 1.0 + u * (1.0 + u * (1 / 3 + u * (1 / 36 - u / 270)))
     m1, m2, m3, factor = _BARRY
@@ -136,15 +137,16 @@ def larger_root(c: Real) -> Real:
 
 
 def _falls(log_rho: Real, top: Real, sigma: float, rungs: _Rungs) -> tuple[Real, Real]:
-    """log of the integrand in t relative to its value at X₂, and a(b), at every ρ and node."""
+    """Return log of the integrand in t relative to its value at X₂, and a(b), at every ρ and node."""
     a = larger_root(rungs.stretch - log_rho[:, None])
     return sigma**2 * (a * rungs.b_cot - 0.5 * (a * a - rungs.b**2) - top[:, None]) + rungs.fall, a
 
 
 def _ends(log_rho: Real, sigma: float) -> Indices:
-    """The rung at which each descent has dropped for good.
+    """Return the rung at which each descent has become negligible.
 
-    It comes sooner the smaller ρ is, so it is looked for at a few ρ and taken from the larger of the two around.
+    The smaller ρ is, the sooner this happens. So the rung is found at a few ρ, and each descent uses the rung of the
+    next larger one.
     """
     some = np.linspace(float(log_rho.min()), float(log_rho.max()), min(len(log_rho), _SAMPLED_ENDS))
     x2 = larger_root(-some)
@@ -154,7 +156,7 @@ def _ends(log_rho: Real, sigma: float) -> Indices:
 
 
 def _form(kind: int, rate: Real, x: Real, s: float, shift: Real) -> Real:
-    """φ(x) times e^{rZ} less what the form takes off: a scale (0), 1 (1), or 1 + r(Z − 1) after centring (2)."""
+    """Return φ(x) times the chosen form of e^{rZ}: scaled (0), minus 1 (1), or centred and minus 1 + r(Z − 1) (2)."""
     log_z, log_phi = s * x - 0.5 * s * s, -0.5 * x * x - _LOG_ROOT_TAU
     if kind == 2:
         return np.asarray(second_remainder(-rate * np.expm1(log_z)) * np.exp(log_phi))
@@ -164,20 +166,20 @@ def _form(kind: int, rate: Real, x: Real, s: float, shift: Real) -> Real:
 
 
 def _to_nothing(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
-    """∫ of the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`, where it has dropped to nothing.
+    """Integrate the chosen form of e^{rZ(x)} φ(x) from −∞ to `end`, where it is negligible.
 
-    On Im x = ±a the integrand is at most e^{a²/2} times what it is with |Z| for Z on the axis, however large a is,
-    so the trapezoidal rule errs by min_a e^{a²/2 − 2πa/h} = e^{−2π²/h²} whatever s is.
+    On Im x = ±a the integrand is at most e^{a²/2} times its value with |Z| in place of Z on the axis, however large a
+    is. So the trapezoidal rule has an error of min_a e^{a²/2 − 2πa/h} = e^{−2π²/h²}, whatever s is.
     """
     step = _STEP / refine
     x = step * np.arange(np.floor(-REACH / step), np.ceil(float(end.max()) / step) + 1.0)
     f = _form(kind, r[:, None], x, s, shift[:, None])
-    # what lies beyond the end may be infinite
+    # values beyond the end may be infinite
     return np.asarray(step * np.where(x <= end[:, None], f, 0.0).sum(axis=1))
 
 
 def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: float) -> Real:
-    """The same up to an `end` at which the integrand does not vanish: Gauss–Legendre on panels of each r's own."""
+    """Do the same for an `end` at which the integrand does not vanish: Gauss–Legendre, with panels for each r."""
     nodes, weights = _half_gauss(_AXIS_NODES)
     count = max(int(np.ceil((float(end.max()) + REACH) / min(_AXIS_PANEL, _AXIS_TURN / s) * refine)), 1)
     span = np.maximum(end + REACH, 0.0)
@@ -187,15 +189,15 @@ def _to_saddle(kind: int, r: Real, s: float, end: Real, shift: Real, refine: flo
 
 
 def on_cut(log_r: Real, sigma: float, refine: float = 1.0) -> CutValues:
-    """L(−r + i0) for log r up to `largest_log_r(sigma)`; `refine` > 1: so many times the nodes."""
+    """Return L(−r + i0) for log r up to `largest_log_r(sigma)`; `refine` > 1 multiplies the number of nodes."""
     return Way(log_r, sigma).values(slice(None), refine)
 
 
 class Way:
-    """The way of x from −∞ to X₂ and down, for every r: where it ends, and what is integrated on it."""
+    """The path of x from −∞ to X₂ and down, for every r: where it ends, and what is integrated on it."""
 
     def __init__(self, log_r: Real, sigma: float) -> None:
-        """Choose all that does not depend on the number of nodes."""
+        """Choose everything that does not depend on the number of nodes."""
         s = 1.0 / sigma
         self._sigma, self._s = sigma, s
         self._log_rho = log_rho = log_r - 2.0 * np.log(sigma) - 0.5 * s * s
@@ -216,11 +218,11 @@ class Way:
         self._centred, self._plain, self._shift = centred, plain, shift
         self._form = np.where(centred, 2, np.where(near_one, 1, 0))
 
-        # the real axis up to X₂, or as far as there is Gaussian mass
+        # follow the real axis up to X₂, or as far as there is Gaussian mass
         far = REACH + np.where(centred, 2.0 * s, np.where(near_one, s, 0.0))
         far = np.maximum(far, sigma * x1 + REACH / np.sqrt(np.maximum(1.0 - x1, _NARROWEST)))
-        # Near ρ = 1/e the two saddles are close and the way to X₂ is flatter than a Gaussian: go farther, or all of
-        # it. e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1.
+        # Near ρ = 1/e the two saddles are close, and the integrand on the way to X₂ is flatter than a Gaussian: go
+        # farther, or all the way. e^{rZ} − 1 has its mass where Zφ has, at x = s, or before, where rZ = 1.
         if s < LIGHT_TAIL:
             least = np.where(centred, 2.0 * np.log(r * spread), shift)
         else:
@@ -240,12 +242,12 @@ class Way:
         self._end = end = np.where(steep.any(axis=0), np.minimum(sigma * x2, first), sigma * x2)
         self._reached = end >= sigma * x2
         self._gone = height(end)[1] | ~self._reached
-        # behind `end` the −1 and +q of the centred forms are Gaussian tails
+        # beyond `end`, the −1 and +q of the centred forms are Gaussian tails
         behind, ahead = ndtr(-end), ndtr(s - end)
         self._closed = np.where(centred, -behind - r * (ahead - behind), np.where(near_one, -behind, 0.0))
 
     def values(self, rows: slice, refine: float = 1.0) -> CutValues:
-        """L at some of the r, with `refine` times the usual number of nodes."""
+        """Return L at some of the r, with `refine` times the usual number of nodes."""
         s, sigma, r, end, shift = self._s, self._sigma, self._r[rows], self._end[rows], self._shift[rows]
         form, gone, plain = self._form[rows], self._gone[rows], self._plain[rows]
         log_rho, centred = self._log_rho[rows], self._centred[rows]
@@ -262,7 +264,7 @@ class Way:
         scale, minus_imaginary, real = _descent(log_rho, self._top[rows], sigma, rungs)
         lift = np.where(centred, -r, -shift)
         with np.errstate(under="ignore", divide="ignore", invalid="ignore"):
-            # the descent joins if the axis reached X₂
+            # add the descent if the path on the axis reached X₂
             joined = self._closed[rows] + np.exp(scale + lift) * real
             total = axis + np.where(self._reached[rows], joined, 0.0)
             log_imaginary = scale + np.log(minus_imaginary) + lift
@@ -278,7 +280,7 @@ class Way:
 
 
 def _descent(log_rho: Real, top: Real, sigma: float, rungs: _Rungs) -> tuple[Real, Real, Real]:
-    """(log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
+    """Return (log of the scale, scaled −Im L, scaled real part) of the descent from X₂, by Gauss–Legendre in √t."""
     fall, a = _falls(log_rho, top, sigma, rungs)
     terms = np.exp(fall) * rungs.weight
     # da/db = (1/b − cot b)·a/(a − 1)

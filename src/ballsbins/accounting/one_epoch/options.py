@@ -1,7 +1,7 @@
-"""Calls and puts on a basket: for every strike the cheapest contour whose own error estimate is small enough.
+"""Calls and puts on a basket: each strike uses the cheapest contour whose own error estimate is small enough.
 
-Contours serve a neighbourhood of the strike they were built for and are kept, so later questions are cheap. A call
-has three: nodes shared along the cut, parity with a put, and a lift off the cut; a put has one.
+A contour serves a neighbourhood of the strike for which it was built. Contours are kept, so later questions are
+cheap. A call has three kinds: shared nodes along the cut, parity with a put, and a lift off the cut. A put has one.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from ballsbins.accounting.one_epoch.contours import PutContour, puts_on
 from ballsbins.accounting.one_epoch.quadrature import Estimate, Flags, Indices, Real, Strikes
 from ballsbins.accounting.one_epoch.sketch import PutSketch, log_call
 
-# The stated error of a contour decides whether it serves. But for parity (B12 of docs/derivation.md) these numbers
-# only decide which contours are tried, and in which order: choices, tried on the points of tests/data/sweep.json.
-GOAL = 1e-10  # relative error at which no better contour is looked for
-DEEP = -800.0  # log δ so far below e^−700 that nobody asks for digits: monotonicity bounds the rest (B15)
+# The stated error of a contour decides whether it is used. Except for parity (B12 of docs/derivation.md), these
+# numbers only decide which contours are tried, and in which order. They are choices, tried on the points of
+# tests/data/sweep.json.
+GOAL = 1e-10  # relative error at which no better contour is searched for
+DEEP = -800.0  # log δ so far below e^−700 that digits do not matter: monotonicity bounds the rest (B15)
 _DEEP_DIGIT = 0.5  # relative error up to which a value is known to be deep
-_BEST_PUT = 1e-13  # no put is asked for with a smaller error
-_PUT_SHARE = 0.5  # of the goal that the put may take up where a call comes from parity
-_MOST_LOSS, _LAST_LOSS = 2e4, 1e6  # factor that parity may cost to be tried first, or at all
-_LEAST_SHARE = 1e-6  # of the put that must be left after parity: less is mostly rounding (B12)
-_PARITY_ROUNDING = 4e-16  # of exp(log put), relative to the put: four units of 2⁻⁵³ (B12)
-_HEAVY_TAIL = 0.5  # the noise multiplier below which the cut alone serves most strikes: it is tried first
-_MOST_CONTOURS = 200  # lifts for one question: never met
+_BEST_PUT = 1e-13  # no put is requested with a smaller error
+_PUT_SHARE = 0.5  # fraction of the goal that the put may use up if a call comes from parity
+_MOST_LOSS, _LAST_LOSS = 2e4, 1e6  # factor of accuracy that parity may lose to be tried first, or at all
+_LEAST_SHARE = 1e-6  # fraction of the put that must be left after parity: less is mostly rounding (B12)
+_PARITY_ROUNDING = 4e-16  # rounding of exp(log put), relative to the put: four units of 2⁻⁵³ (B12)
+_HEAVY_TAIL = 0.5  # below this noise multiplier the cut alone serves most strikes, so it is tried first
+_MOST_CONTOURS = 200  # most lifts for one question: never reached
 _SMALL = 1e-8  # an error that is accepted if it is due to rounding
-_ROUGH_SHARE = 0.3  # of an error that other nodes would take away: below, it is rounding, which none would
-_AS_GOOD = 3.0  # times the error of the strike a contour is for: up to this, its neighbours need no other
-_MOST_HALVINGS = 3  # of the step of a lattice
+_ROUGH_SHARE = 0.3  # if other nodes would remove less than this fraction of an error, the rest is rounding
+_AS_GOOD = 3.0  # neighbours with up to this many times the error of a contour's own strike need no other one
+_MOST_HALVINGS = 3  # how often the step of a lattice may be halved
 _LARGEST_LOG_K = 700.0  # e⁷⁰⁰ is a double
-_LARGEST_LOG_LOSS = 300.0  # e³⁰⁰ times what parity loses is no answer
-_LEAST_EXCESS = 1e-290  # K − 1 in place of 0: the call at ε = 0 is the put, and logarithms exist
-_WIDER_LOW, _WIDER_HIGH = 0.85, 1.2  # a lattice is laid for so much more than the range of log K asked for
-_LIFT_SHIFTS = (0.0, -0.7, 0.7, 0.2)  # in log r: other places to leave the cut at if the best guess fails
+_LARGEST_LOG_LOSS = 300.0  # parity that loses a factor of e³⁰⁰ gives no answer
+_LEAST_EXCESS = 1e-290  # replaces K − 1 = 0: the call at ε = 0 is the put, and logarithms exist
+_WIDER_LOW, _WIDER_HIGH = 0.85, 1.2  # a lattice covers this much more than the requested range of log K
+_LIFT_SHIFTS = (0.0, -0.7, 0.7, 0.2)  # in log r: other places to leave the cut if the best guess fails
 _LIFT_FINENESS = (1.0, 2.0, 4.0)  # times the usual number of panels
-_HOPELESS = 1e-2  # error of a lift that more panels would not mend
-_NEARLY = 10.0  # times the goal: then no other place to leave the cut is tried
-_LEAST_CURVATURE = 0.5  # used for a width: at a saddle it is 2 or more
-# steps along the path of a put, and how far from its own strike it has all digits, in units of its width
+_HOPELESS = 1e-2  # if a lift has a larger error, more panels would not help
+_NEARLY = 10.0  # within this factor of the goal, no other place to leave the cut is tried
+_LEAST_CURVATURE = 0.5  # least curvature used for a width: at a saddle it is 2 or more
+# Steps along the path of a put, and how far from its own strike it has all digits, in units of its width.
 _STEPS = ((0.1, 0.8), (0.07, 1.4), (0.05, 2.2), (0.025, 2.2), (0.0125, 2.2))
-_FINE_GOAL = 4e-11  # error below which the first of these would hardly do
-_MOST_ALONE = 8  # strikes that begin with the first of them: a finer path serves farther, and so more strikes
-_BEYOND = 1.5  # times as far it may still do
+_FINE_GOAL = 4e-11  # for a smaller error, the first of these steps is hardly fine enough
+_MOST_ALONE = 8  # more strikes than this skip the first step: a finer path reaches farther, so it serves more
+_BEYOND = 1.5  # a path may still be good enough up to this many times as far
 
 
 _Contour = CutLattice | LiftContour | PutContour
@@ -56,19 +57,19 @@ class Options:
     """E[(S−K)₊] and E[(K−S)₊] with their errors."""
 
     def __init__(self, basket: Basket) -> None:
-        """No contour is built before it is needed."""
+        """Start without contours; each is built when it is first needed."""
         self.basket = basket
         self._lattices: list[CutLattice] = []
-        # those that cover all strikes of a range of log K
+        # lattices that cover all strikes of a range of log K
         self._broad: list[tuple[float, float, CutLattice]] = []
         self._puts: list[PutContour] = []
         self._lifts: list[LiftContour] = []
-        # between which strikes a contour has had all digits, and whether of calls
+        # the range of strikes in which a contour had all digits; the flag is True for calls
         self._served: dict[tuple[_Contour, bool], tuple[float, float]] = {}
 
     @cached_property
     def sketch(self) -> PutSketch:
-        """All puts, roughly."""
+        """Rough values of all puts."""
         return PutSketch(self.basket)
 
     def put(self, strikes: Strikes, goal: float | Real = GOAL) -> Estimate:
@@ -100,7 +101,7 @@ class Options:
         *,
         call: bool = False,
     ) -> None:
-        """Ask contours that are there: first for strikes between those that they have served, then for all near."""
+        """Use existing contours: first for strikes between those that they have served, then for all nearby."""
         wanted = np.broadcast_to(np.asarray(goal), strikes.k.shape)
         tried = np.full(strikes.k.shape, -1)
         asked: list[tuple[_Contour, Indices]] = []
@@ -117,7 +118,7 @@ class Options:
                 continue
             low, high = self._served.get((contour, call), (np.inf, -np.inf))
             if len(rows) > _MOST_ALONE and low <= high:
-                # where it does not serve the nearest strike it will not serve those beyond
+                # if it does not serve the nearest strike, it will not serve those beyond
                 away = np.maximum(low - strikes.k[rows], strikes.k[rows] - high)
                 nearest = rows[[int(away.argmin())]]
                 self._ask([(contour, nearest)], strikes, best, wanted, call=call)
@@ -134,7 +135,7 @@ class Options:
         *,
         call: bool,
     ) -> None:
-        """Take over what contours know of some strikes each, and note between which of them they have had all digits.
+        """Evaluate each contour at its strikes, keep what is better, and record the range where it had all digits.
 
         Paths of puts are summed together.
         """
@@ -152,7 +153,7 @@ class Options:
                 self._served[contour, call] = min(low, good.min()), max(high, good.max())
 
     def _groups(self, strikes: Strikes, rows: Indices, reach: float) -> list[Indices]:
-        """Neighbours that one path may serve: all within `reach` of its strike, in units of its width."""
+        """Group neighbours that one path may serve: all within `reach` of its strike, in units of its width."""
         rows = rows[np.argsort(strikes.k[rows])]
         k = strikes.k[rows]
         saddle, curvature = self.sketch.saddles(k)
@@ -168,13 +169,13 @@ class Options:
     def _follow(
         contours: list[PutContour], strikes: Strikes, groups: list[Indices], best: Estimate, open_: Flags
     ) -> None:
-        """Take over what new paths know of their strikes, and close those that no finer one would serve better."""
+        """Evaluate new paths at their strikes, and close the strikes that no finer path would serve better."""
         found = puts_on([(contour, strikes[rows]) for contour, rows in zip(contours, groups, strict=True)])
         members, sizes = np.concatenate(groups), np.array([len(rows) for rows in groups])
         _improve(best, found, members)
         centre = np.repeat(np.cumsum(sizes) - sizes + sizes // 2, sizes)
         open_[members] &= ~_rounded(found)[centre] | _worth_more(found, centre)
-        # δ = put/K, and what is deeper than deep need not be known
+        # δ = put/K; strikes beyond one that is already deep need not be computed
         deep = (best.log[members] - np.log(strikes.k[members]) < DEEP) & (best.error[members] < _DEEP_DIGIT)
         if deep.any():
             open_ &= strikes.k > strikes.k[members[deep]].max()
@@ -191,7 +192,7 @@ class Options:
         return best
 
     def _build_for(self, strikes: Strikes) -> Estimate:
-        """New contours for calls that no earlier one serves: parity near K = 1, along the cut, then off it."""
+        """Build contours for calls that no earlier one serves: parity near K = 1, then along the cut, then off it."""
         best = Estimate.nothing(strikes)
         if self.basket.smallest_sigma < _HEAVY_TAIL:
             self._on_lattice(strikes, best, rising=False)
@@ -230,7 +231,7 @@ class Options:
         return best
 
     def _parity(self, strikes: Strikes, best: Estimate, loss: Real, tried: Flags) -> None:
-        """call = put − (K − 1), as good as the digits that are left."""
+        """Use call = put − (K − 1), which is as accurate as the digits that are left."""
         rows = np.flatnonzero(tried & (best.error > GOAL))
         if len(rows) > 0:
             goal = np.maximum(_PUT_SHARE * GOAL / loss[rows], _BEST_PUT)
@@ -239,10 +240,10 @@ class Options:
     def _lift(
         self, strikes: Strikes, worst: int, best: Estimate, log_r: float, lattice: CutLattice, open_: Flags
     ) -> bool:
-        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they promise to help.
+        """Leave the cut near exp(log_r) for one strike, with more nodes as long as they seem to help.
 
-        Returns whether nothing but rounding is left of a small error: then no other path would be better, and for
-        strikes for which this one is about as good none has to be looked for.
+        Returns whether the error is small and only rounding is left. Then no other path would be better, and strikes
+        for which this path is about as good need no other path either.
         """
         for fineness in _LIFT_FINENESS:
             contour = LiftContour(self.basket, strikes[worst : worst + 1], log_r, lattice, fineness)
@@ -258,7 +259,7 @@ class Options:
         return False
 
     def _on_lattice(self, strikes: Strikes, best: Estimate, *, rising: bool) -> tuple[Real, CutLattice]:
-        """Try the cut alone; returns where each strike would leave it, and a lattice over all of it."""
+        """Try the cut alone; return where each strike would leave it, and a lattice over all of it."""
         log_k = np.log1p(strikes.k_minus_1)
         least, most = float(log_k.min()), float(log_k.max())
         covering = (
@@ -285,7 +286,7 @@ class Options:
 
 
 def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
-    """call = put − (K − 1), as good as the digits that are left (B12)."""
+    """Return call = put − (K − 1), which is as accurate as the digits that are left (B12)."""
     size = np.exp(put.log)
     value = size - strikes.k_minus_1
     good = value > _LEAST_SHARE * size
@@ -295,7 +296,7 @@ def _by_parity(strikes: Strikes, put: Estimate) -> Estimate:
 
 
 def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None:
-    """Take over what is better; `new` is for the given rows only."""
+    """Copy into `best` the estimates of `new` that are better; `new` is for the given rows only."""
     where = np.arange(len(best.error)) if rows is None else rows
     wins = new.error < best.error[where]
     taken = where[wins]
@@ -303,18 +304,18 @@ def _improve(best: Estimate, new: Estimate, rows: Indices | None = None) -> None
 
 
 def _next(error: Real, open_: Flags, goal: float | Real = GOAL) -> int | None:
-    """The strike to build the next contour for: the middle one of those above the goal and not yet tried."""
+    """Choose the strike for the next contour: the middle one of those above the goal and not yet tried."""
     rows = np.flatnonzero(open_ & (error > goal))
     return None if len(rows) == 0 else int(rows[len(rows) // 2])
 
 
 def _rounded(found: Estimate) -> Flags:
-    """Where rounding is most of the error, so that more nodes would not help."""
+    """Where most of the error is rounding, so more nodes would not help."""
     return np.asarray(np.isfinite(found.error) & (found.rough < _ROUGH_SHARE * found.error))
 
 
 def _worth_more(found: Estimate, row: int | Indices) -> Flags:
-    """The strikes for which another contour may be better than one whose error at `row` is only rounding."""
+    """Strikes for which another contour may be better, given that the error at `row` is only rounding."""
     return np.asarray(
         (found.rough >= _ROUGH_SHARE * found.error) | (found.error > _AS_GOOD * found.error[row])
     )

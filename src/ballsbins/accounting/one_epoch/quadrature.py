@@ -1,12 +1,12 @@
-"""Sums over a fixed set of quadrature nodes, for many strikes K at once, with the error they make.
+"""Sum over a fixed set of quadrature nodes, for many strikes K at once, and estimate the error.
 
     put(K)  = E[(K−S)₊] = (1/π) Im ∫ exp(ωTK + Σ log L(ω)) / (T ω²) dω      over the upper half of a path right of 0,
     call(K) = E[(S−K)₊] = (1/π) ∫ exp(…at −r) sin(phase) / (T r²) dr + (1/π) Im ∫_lift …        (docs/accounting.md).
 
-Neither the nodes nor the transform depend on K, so a curve pays for its transform once. A contour is built for one
-strike and serves its neighbours as far as its own error estimate says.
+Neither the nodes nor the transform depend on K, so a curve computes its transform only once. A contour is built for
+one strike and serves its neighbours as long as its own error estimate is small.
 
-At the end are two functions that numpy does not have with all digits.
+At the end are two functions that numpy does not offer with full accuracy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Indices = NDArray[np.intp]
 
 # B7, B8, … are the numbered bounds of docs/derivation.md.
 DROP = 42.0  # terms below e⁻⁴² = 6·10⁻¹⁹ of the largest are left out (B8)
-# roundings of a term, and of a unit of what was added up in its exponent (B7)
+# Number of roundings per term, and per unit of the sum in its exponent (B7).
 ROUNDINGS, PER_LOAD = 16.0, 4.0
-INNER_SAFETY = 4.0  # on the sampled error of the transform: the worst point may lie between the probes (B6)
-BEYOND = 16.0  # what lies beyond the end of a path is less than so many times its last term (B8)
-# The error of a rule at a distance d from a coarser one counts as (8d)^power, at most d; more if d is not small.
+INNER_SAFETY = 4.0  # factor on the sampled error of the transform: the worst point may be between probes (B6)
+BEYOND = 16.0  # what lies beyond the end of a path is less than this many times its last term (B8)
+# If a rule differs from a coarser one by d, its error is taken as (8d)^power, at most d; more if d is not small.
 _DISTANCE_SAFETY = 8.0
 _TRAPEZOIDAL_POWER, _TRAPEZOIDAL_CLOSE = 1.4, 1e-2  # halving the step squares the error: power 2 (B9)
 _SETTLED = (
@@ -40,14 +40,16 @@ _SETTLED = (
 )
 _GAUSS_POWER, _GAUSS_CLOSE = 1.25, 1e-4  # 20 nodes against 12: power 20/12 = 1.67 (B10)
 
-_FEW_BITS = 0.5  # |z| up to which log|1 + z| comes from log1p of |1 + z|² − 1, which cancels nothing there
-# |q| up to which e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits), its rest, and 1/k!
+_FEW_BITS = (
+    0.5  # up to this |z|, log|1 + z| comes from log1p of |1 + z|² − 1, which has no cancellation there
+)
+# Up to this |q|, e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits); its remainder; and 1/k!.
 _SERIES, _SERIES_REST, _FACTORIALS = 1.0, 1e-17, (1.0 / factorial(np.arange(21))).tolist()
 
 
 @dataclass(frozen=True)
 class Strikes:
-    """K with K − 1 beside it, because neither can be had from the other in doubles."""
+    """K together with K − 1, because in doubles neither can be computed accurately from the other."""
 
     k: Real
     k_minus_1: Real
@@ -58,7 +60,7 @@ class Strikes:
         return cls(np.exp(log_k), np.expm1(log_k))
 
     def moved(self, *by: float) -> Strikes:
-        """The same strikes times 1 + x, for each x of `by` in turn."""
+        """Return the same strikes times 1 + x, for each x of `by` in turn."""
         k = np.concatenate([self.k * (1.0 + x) for x in by])
         return Strikes(k, np.concatenate([self.k_minus_1 + x * self.k for x in by]))
 
@@ -68,9 +70,9 @@ class Strikes:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Logarithm of a positive number and its relative error (inf where the contour does not serve).
+    """Logarithm of a positive number and its relative error (inf where the contour gives no answer).
 
-    `rough` is the part of the error that more or other nodes would take away; the rest is rounding.
+    `rough` is the part of the error that more or other nodes would remove; the rest is rounding.
     """
 
     log: Real
@@ -79,11 +81,11 @@ class Estimate:
 
     @classmethod
     def nothing(cls, strikes: Strikes) -> Estimate:
-        """No contour serves any strike."""
+        """Return an estimate without an answer for any strike."""
         return cls(*(np.full(strikes.k.shape, value) for value in (-np.inf, np.inf, np.inf)))
 
     def where(self, served: Flags) -> Estimate:
-        """The same, but for the strikes served only."""
+        """Return the same estimate, restricted to the strikes served."""
         return Estimate(self.log, *(np.where(served, part, np.inf) for part in (self.error, self.rough)))
 
 
@@ -99,11 +101,11 @@ class Nodes:
     plain: Real
     log_weight: Complex
     inner: float | Real  # relative error of `transform`
-    last: int | Indices = -1  # index of the last node; what is behind it has no weight
+    last: int | Indices = -1  # index of the last node; entries behind it have no weight
 
     @classmethod
     def rows(cls, paths: Sequence[Nodes], which: Indices) -> Nodes:
-        """For every strike the nodes of that path, filled up to one length."""
+        """Return for each strike the nodes of its path, padded to one length."""
         counts = np.array([len(path.omega) for path in paths])
         omega, transform, log_weight = np.zeros((3, len(paths), counts.max()), dtype=complex)
         plain = np.zeros(omega.shape)
@@ -115,7 +117,7 @@ class Nodes:
         return cls(omega[which], transform[which], plain[which], log_weight[which], inner, counts[which] - 1)
 
     def terms(self, bins: int, strikes: Strikes) -> tuple[Complex, Real]:
-        """Complex exponent of every term (strikes × nodes) and the size of what was added up to get it."""
+        """Return the complex exponent of every term (strikes × nodes) and the total size of its summands."""
         drift = drift_of(bins, strikes, self.plain, float(bins) * self.omega)
         load = np.abs(drift) + np.abs(self.transform)
         drift += self.transform + self.log_weight
@@ -123,19 +125,19 @@ class Nodes:
 
 
 def drift_of(bins: int, strikes: Strikes, plain: Real, scaled: Any) -> Any:
-    """ω·(T(K−1) + plain) for strikes × nodes, from T·ω, because T·K may be beyond the doubles."""
+    """Return ω·(T(K−1) + plain) for strikes × nodes, from T·ω, because T·K may overflow."""
     t = float(bins)
     return np.where(plain == t, strikes.k[:, None], strikes.k_minus_1[:, None] + plain / t) * scaled
 
 
 def scaled_by(bins: int, log_r: Real) -> Real:
-    """T·r, to all digits also where r is below the normal doubles."""
+    """Return T·r to all digits, even if r is below the normal doubles."""
     root = np.exp(0.5 * log_r)
     return np.asarray((float(bins) * root) * root, dtype=np.float64)
 
 
 def slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, Real]:
-    """(scale, all Im e^exponent, error of their sum), the last two relative to e^scale; `load` is used up."""
+    """Return (scale, all Im e^exponent, error of their sum), the last two relative to e^scale; overwrites `load`."""
     scale = exponent.real.max(axis=1)
     size = np.exp(exponent.real - scale[:, None])
     load *= U * PER_LOAD
@@ -147,17 +149,17 @@ def slope_sum(exponent: Complex, load: Real, nodes: Nodes) -> tuple[Real, Real, 
 
 
 def halved(parts: Real) -> tuple[Real, Real, Real]:
-    """The trapezoidal sum with all nodes, with every second and with every fourth."""
+    """Return the trapezoidal sum with all nodes, with every second and with every fourth."""
     return parts.sum(axis=1), 2.0 * parts[:, ::2].sum(axis=1), 4 * parts[:, ::4].sum(axis=1)
 
 
 def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | None = None) -> Real:
-    """Relative error of the trapezoidal rule, from its distances to those with twice and four times the step.
+    """Estimate the relative error of the trapezoidal rule from its distances to those with 2 and 4 times the step.
 
-    It converges geometrically: halving the step squares the error, so the two distances obey d ≈ d₄²/4 (as they are
-    seen to). An accidental agreement of two of the three sums is thus found out by the third, and two sums with four
-    times the step, shifted by a quarter of it, do not both agree by accident. The error of the finest would be about
-    d²; 1.4 is used as the power (B9).
+    The rule converges geometrically: halving the step squares the error, so the two distances obey d ≈ d₄²/4 (as is
+    observed). So if two of the three sums agree by accident, the third reveals it; and two sums with four times the
+    step, shifted by a quarter of it, do not both agree by accident. The error of the finest would be about d²; 1.4 is
+    used as the power (B9).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         square = (coarser / fine - 1.0) ** 2
@@ -170,9 +172,10 @@ def trapezoidal_error(fine: Real, coarse: Real, coarser: Real, shifted: Real | N
 
 
 def gauss_error(fine: Real, coarse: Real) -> Real:
-    """Relative error of Gauss–Legendre panels with 20 nodes, from their distance to those with 12.
+    """Estimate the relative error of Gauss–Legendre panels with 20 nodes from their distance to those with 12.
 
-    Geometric again, so a power of 20/12 = 1.67; 1.25 is used, and nothing is claimed from rough agreement (B10).
+    Convergence is again geometric, which gives a power of 20/12 = 1.67. The power used is 1.25, and nothing is
+    claimed from rough agreement (B10).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         d = np.abs(coarse / fine - 1.0)
@@ -182,7 +185,7 @@ def gauss_error(fine: Real, coarse: Real) -> Real:
 
 
 def worst(gap: Real) -> float:
-    """The largest of some errors; 0/0 counts as none, no number at all as infinite."""
+    """Return the largest of some errors; NaN from 0/0 is ignored, and if nothing else is left, the error is ∞."""
     known = gap[~np.isnan(gap)]
     return float(known.max()) if known.size else np.inf
 
@@ -196,7 +199,7 @@ def estimate_of(scale: Real, total: Real, slack: Real, rough: Real) -> Estimate:
 
 
 def complex_log1p(z: Complex) -> Complex:
-    """log(1 + z) to full relative accuracy in both parts (numpy's complex log1p is not, near 0)."""
+    """Return log(1 + z) to full relative accuracy in both parts (near 0, numpy's complex log1p is less accurate)."""
     x, y = z.real, z.imag
     with np.errstate(invalid="ignore", divide="ignore"):
         small = 0.5 * np.log1p(x * (2.0 + x) + y * y)
@@ -205,7 +208,7 @@ def complex_log1p(z: Complex) -> Complex:
 
 
 def second_remainder(q: Any) -> Any:
-    """e₂(q) = e^{−q} − 1 + q without cancellation."""
+    """Return e₂(q) = e^{−q} − 1 + q without cancellation."""
     size = np.abs(q)
     near = size < _SERIES
     if near.all():
@@ -218,7 +221,7 @@ def second_remainder(q: Any) -> Any:
 
 
 def _series(q: Any, size: Real) -> Any:
-    """The same as a power series, of as many terms as the largest |q| needs."""
+    """Return the same by a power series, with as many terms as the largest |q| needs."""
     if not size.size:
         return np.zeros_like(q)
     largest, terms, rest = float(size.max()), 3, 1.0

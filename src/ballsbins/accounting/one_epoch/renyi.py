@@ -9,15 +9,15 @@ With S the likelihood ratio of one epoch under Q (docs/accounting.md: the mean o
 by repeated squaring in logs. All coefficients are positive, so nothing cancels (the recurrence for a power
 has negative terms once α > T + 1). Between integers α ↦ log E[S^α] is convex: a chord is an upper bound.
 
-**add, any real β > 0.** E[S^{−β}] = 1/Γ(β) ∫₀^∞ θ^{β−1} L(θ/T)^T dθ with L(ω) = E e^{−ωZ}; both integrals by
-the trapezoidal rule, in log θ and in the Gaussian, where it converges geometrically. Steps are halved until
-the result stays the same to 10⁻⁹, which is then added.
+**add, any real β > 0.** E[S^{−β}] = 1/Γ(β) ∫₀^∞ θ^{β−1} L(θ/T)^T dθ with L(ω) = E e^{−ωZ}. Both integrals use the
+trapezoidal rule, in log θ and in the Gaussian, where it converges geometrically. Steps are halved until the result
+changes by less than 10⁻⁹, and that is then added.
 
 **δ from it** (Canonne, Kamath and Steinke 2020, prop. 12, as in dp_accounting): for every α > 1
 
     log δ(ε) ≤ (α−1)·(E·D_α − ε + log(1 − 1/α)) − log α .
 
-It is far from tight and there for comparison: the exact curve is cheaper and better.
+This bound is far from tight and serves only for comparison: the exact curve is cheaper and better.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from ballsbins.errors import AccuracyError
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 10)), *range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256,
 )  # fmt: skip
-MOST_ORDER = 1024  # order: a product of two series then takes a matrix of 1024²
+MOST_ORDER = 1024  # largest order: a product of two series then takes a matrix of 1024²
 # B19: docs/derivation.md.
-# of a sum in logs, relative to what was added up, for each squaring: ninety roundings (B19)
+# Rounding of a sum in logs, relative to its summands, for each squaring: ninety roundings (B19).
 _ROUNDING = 1e-14
-_TOLERANCE = 1e-9  # distance of two resolutions at which the finer is taken, and what is added to it (B19)
-_HALVINGS = 8  # of both steps
-_KEPT_SERIES, _KEPT_MOMENTS = 64, 4096  # results of `log_moments` and `log_inverse_moment` in memory
-# Where the integrand over y = log θ is looked for: e^{βy} is e⁻⁴⁰ of its mean at −40/β, and L is small at 60 and more
-# (its Gaussian tail at 12 deviations); by so many points, until the maximum is known to 0.1.
+_TOLERANCE = 1e-9  # two resolutions this close are accepted, and this is added to the finer one (B19)
+_HALVINGS = 8  # most halvings of both steps
+_KEPT_SERIES, _KEPT_MOMENTS = 64, 4096  # results of `log_moments` and `log_inverse_moment` kept in memory
+# Where to search for the maximum over y = log θ: e^{βy} is e⁻⁴⁰ of its mean at −40/β, and L is small at 60 and more
+# (its Gaussian tail at 12 deviations); number of points; and accuracy of the maximum, 0.1.
 _LOW, _LOW_TAIL, _HIGH, _HIGH_TAIL, _SCAN, _FOUND = 60.0, 40, 60.0, 12, 33, 0.1
-_PROBE, _PER_PROBE = 0.1, 100  # from the maximum, to see the curvature there; 1/0.1²
+_PROBE, _PER_PROBE = 0.1, 100  # distance from the maximum at which to measure the curvature; 1/0.1²
 _STEP, _LEAST_CURVATURE = 0.7, 2.0  # in deviations: a Gaussian is then off by e^{−2π²/0.7²} = 10⁻¹⁷
 _GONE, _STRIDE = 45, 1.3  # the integrand is followed to e⁻⁴⁵ of its maximum
-_BLOCK = 256  # points at a time, for the memory's sake
-_NEWTON = 30  # steps for log w: each doubles the digits
+_BLOCK = 256  # points at a time, to limit memory
+_NEWTON = 30  # Newton steps for log w: each doubles the digits
 _LEFT, _RIGHT = -14.0, 11.0  # deviations of the Gaussian integral near 0: φ is 10⁻⁴³ and 10⁻²⁷ there
-_NEAR = -3  # the centre from which those are around it
+_NEAR = -3  # if the centre is above this, that range is used
 _GAP, _GAP_IN_S = 0.25, 0.5  # step of that integral, in deviations, and in units of σ
-_SIDE, _SLOPE_TAIL = 12.0, 50  # deviations, or e-folds, that are followed to a side elsewhere
-_HALF = -0.5  # L − 1 from which log1p keeps more digits than log
+_SIDE, _SLOPE_TAIL = 12.0, 50  # elsewhere, follow this many deviations, or e-folds, to a side
+_HALF = -0.5  # if L − 1 is above this, log1p keeps more digits than log
 
 
 def renyi_divergence(
     noise_multiplier: float, steps: int, orders: Sequence[float], direction: Direction
 ) -> Array:
-    """An upper bound on D_α of one epoch at orders α > 1, tight at integers (remove) or everywhere (add)."""
+    """Return an upper bound on D_α of one epoch at orders α > 1, tight at integers (remove) or everywhere (add)."""
     if direction == REMOVE:
         logs = log_moments(noise_multiplier, steps, math.ceil(max(orders)))
         lower = np.floor(orders).astype(int)
@@ -74,7 +74,7 @@ def renyi_divergence(
 
 @lru_cache(maxsize=_KEPT_SERIES)
 def log_moments(noise_multiplier: float, steps: int, most: int) -> Array:
-    """Log E[S^α] for α = 0 … `most`, from above."""
+    """Return upper bounds on log E[S^α] for α = 0 … `most`."""
     j = np.arange(most + 1)
     power = 0.5 * j * (j - 1.0) / noise_multiplier**2 - gammaln(j + 1)
     result = None
@@ -94,7 +94,7 @@ def log_moments(noise_multiplier: float, steps: int, most: int) -> Array:
 
 
 def _times(a: Array, b: Array) -> Array:
-    """Log of the product of two power series with log coefficients a and b, cut off at their length."""
+    """Return the log of the product of two power series with log coefficients a and b, truncated to their length."""
     n = a.size
     index = np.arange(n)
     shift = index[:, None] - index[None, :]
@@ -105,7 +105,7 @@ def _times(a: Array, b: Array) -> Array:
 
 @lru_cache(maxsize=_KEPT_MOMENTS)
 def log_inverse_moment(noise_multiplier: float, steps: int, beta: float) -> float:
-    """Log E[S^{−β}] for real β > 0, from above."""
+    """Return an upper bound on log E[S^{−β}] for real β > 0."""
     before = math.inf
     for level in range(_HALVINGS):
         value = _inverse_moment(noise_multiplier, steps, beta, 2.0**-level)
@@ -119,7 +119,7 @@ def log_inverse_moment(noise_multiplier: float, steps: int, beta: float) -> floa
 
 
 def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> float:
-    """Log of 1/Γ(β) ∫ e^{βy + T·log L(e^y/T)} dy; the integrand is log-concave in y = log θ."""
+    """Return log of 1/Γ(β) ∫ e^{βy + T·log L(e^y/T)} dy; the integrand is log-concave in y = log θ."""
 
     def exponent(y: Array) -> Array:
         return beta * y + steps * _log_laplace(y - math.log(steps), sigma, refine)
@@ -146,7 +146,7 @@ def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> flo
 
 
 def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
-    """Log L(ω) = log E exp(−ω e^{sg − s²/2}), around the g that matter; from L − 1 where that is small."""
+    """Return log L(ω) = log E exp(−ω e^{sg − s²/2}), integrated over the g that matter; from L − 1 if that is small."""
     s = 1 / sigma
     # The exponent −ωe^{sg−s²/2} − g²/2 is largest at g = −w/s with w e^w = ωs²e^{−s²/2}; u = log w by Newton.
     target = log_omega + 2 * math.log(s) - 0.5 * s * s
@@ -168,7 +168,7 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
         result[near] = np.where(short > _HALF, np.log1p(np.maximum(short, _HALF)), plain)
     if not near.all():
         c = centre[~near, None]
-        # the curvature is 1 + w; to the left the integrand falls like e^{cΔ}, not like a Gaussian
+        # the curvature is 1 + w; to the left, the integrand decays like e^{cΔ}, not like a Gaussian
         width = 1 / np.sqrt(1 - s * c)
         left = max(_SIDE, float(np.max(_SLOPE_TAIL / (-c * width))))
         gap = _GAP * refine
@@ -182,12 +182,12 @@ def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
 
 
 class RenyiCurve(Curve):
-    """The upper bound on the curve of `epochs` epochs that Rényi divergences give; the lower one is trivial."""
+    """The upper bound on the curve of `epochs` epochs from Rényi divergences; the lower bound is trivial."""
 
     def __init__(
         self, noise_multiplier: float, steps: int, epochs: int = 1, orders: Sequence[float] = ORDERS
     ) -> None:
-        """Divergences add up over epochs."""
+        """Compute the divergences, which add up over epochs."""
         self._alpha = np.asarray(orders, dtype=np.float64)
         self._divergence = {
             direction: epochs * renyi_divergence(noise_multiplier, steps, orders, direction)
@@ -198,7 +198,7 @@ class RenyiCurve(Curve):
     method = "Rényi"
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Log δ at the best order."""
+        """Return the upper bound on log δ at the best order."""
         upper = np.minimum(self._best(epsilon, direction) + ANSWER, 0.0)
         return Interval(np.full(epsilon.shape, -np.inf), upper, upper)
 
