@@ -146,7 +146,7 @@ def _inverse_moment(sigma: float, steps: int, beta: float, refine: float) -> flo
 
 
 def _log_laplace(log_omega: Array, sigma: float, refine: float) -> Array:
-    """Return log L(ω) = log E exp(−ω e^{sg − s²/2}), integrated over the g that matter; from L − 1 if that is small."""
+    """Return log L(ω) = log E exp(−ω e^{sg − s²/2}), integrated where it matters; from L − 1 if that is small."""
     s = 1 / sigma
     # The exponent −ωe^{sg−s²/2} − g²/2 is largest at g = −w/s with w e^w = ωs²e^{−s²/2}; u = log w by Newton.
     target = log_omega + 2 * math.log(s) - 0.5 * s * s

@@ -6,13 +6,13 @@ With the Gaussian integral moved to the line Im x = −σψ (docs/accounting.md)
 
 for any ψ with |arg ω − ψ| < π/2: the integrand is analytic, so the trapezoidal rule converges geometrically.
 Written with X = x/σ and z = ω s² e^{−s²/2} the exponent is σ²F(X), F(X) = −z e^X − X²/2, whose saddles are
-X = −W₀(z) and −W₋₁(z) (Lambert). A large ψ buys convergence at the price of a factor e^{σ²ψ²/2} of cancellation,
-free for small σ and ruinous for large ones; there the line follows the saddle −W₀ and, close to the cut, bends
-down behind it (`_legs`).
+X = −W₀(z) and −W₋₁(z) (Lambert). A large ψ improves convergence but causes cancellation by a factor e^{σ²ψ²/2}. This
+is harmless for small σ and ruinous for large σ. For large σ, the line follows the saddle −W₀ and, close to the cut,
+bends down behind it (`_legs`).
 
-What enters the accountant is T·log L with T up to 10¹², so small |ω| needs the centred transform: with
-A(ω) = e^ω L(ω), A − 1 = E[e₂(ω(Z−1))], e₂(q) = e^{−q} − 1 + q, and log A = log1p(A − 1) keeps every digit.
-`LogTransform` says which of log L and log A = log L + ω a number is.
+The accountant uses T·log L with T up to 10¹², so small |ω| needs the centred transform: with A(ω) = e^ω L(ω),
+A − 1 = E[e₂(ω(Z−1))], e₂(q) = e^{−q} − 1 + q, and log A = log1p(A − 1) keeps every digit. `LogTransform` records
+whether a number is log L or log A = log L + ω.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from scipy.special import erfc, lambertw
 from ballsbins.accounting.one_epoch.quadrature import Complex, Flags, Real, complex_log1p, second_remainder
 
 # B2, B3, … are the numbered bounds of docs/derivation.md. A number called a choice decides how much work is done: a
-# poor one shows in the sampled error (B6), not in a wrong answer.
-REACH = 9.5  # standard deviations that are followed: the Gaussian mass beyond is 2·10⁻²¹ (B2)
-GONE = 42.0  # what lies below e⁻⁴² = 6·10⁻¹⁹ of the result is left out (B2)
-LARGEST_EXPONENT = 700.0  # e⁷⁰⁰ is a double: larger exponents are cut to this where "very large" is enough
-SAFE_EXPONENT = 600.0  # the same, where a factor of up to e¹⁰⁰ comes on top
+# poor choice increases the sampled error (B6), but does not give a wrong answer.
+REACH = 9.5  # standard deviations to integrate over: the Gaussian mass beyond is 2·10⁻²¹ (B2)
+GONE = 42.0  # contributions below e⁻⁴² = 6·10⁻¹⁹ of the result are left out (B2)
+LARGEST_EXPONENT = 700.0  # e⁷⁰⁰ is a double: larger exponents are clipped where "very large" is enough
+SAFE_EXPONENT = 600.0  # the same, where another factor of up to e¹⁰⁰ follows
 ROOT_TAU = np.sqrt(2.0 * np.pi)
 
 _TINY_LOG_Z = -600.0  # log|z| below which W₀(z) = z in doubles, and scipy's W₋₁ may overflow
-_NEWTON = 8  # steps for W₋₁ from its asymptotic form: each doubles the digits, four would do
+_NEWTON = 8  # Newton steps for W₋₁ from its asymptotic form: each doubles the digits, four would suffice
 
 LIGHT_TAIL = 2.5  # s below which the variance of Z is small enough for the centred transform (form 2)
-CENTRED = 1.5  # |ω|·deviation of Z up to which A − 1 is small, so that log1p keeps digits that log would lose
-_NEAR_ONE = 0.2  # σ²|F| at the saddle up to which L − 1 is integrated (form 1) where s is large
-_MOST_VARIANCE = 50.0  # s² up to which e^{s²} is formed; beyond, the deviation of Z is 1 for what follows
+CENTRED = 1.5  # up to this |ω|·deviation of Z, A − 1 is small, and log1p keeps digits that log would lose
+_NEAR_ONE = 0.2  # up to this σ²|F| at the saddle, and if s is large, integrate L − 1 (form 1)
+_MOST_VARIANCE = 50.0  # largest s² for which e^{s²} is computed; the deviation of Z is capped at 1 anyway
 _FREE_CANCELLATION = 2.0  # σψ of the cheapest line: it may lose e^{2²/2} to cancellation
-_REAL_CANCELLATION = 1.0  # the same of a line on which ωZ is real: e^½
+_REAL_CANCELLATION = 1.0  # the same for a line on which ωZ is real: it may lose e^½
 _MOST_CANCELLATION = 3.5  # in logs, what a straight line may lose; beyond, the path bends (`_legs`)
-_WIDEST_TURN = 1.3  # radians, less than π/2, of arg ω − ψ on a line
-_TURN_MARGIN = 0.3  # radians by which the natural line must stay off π/2 to converge by itself
-_NARROWEST = 0.05  # least curvature 1 + W₀ used for a width: near the meeting of the saddles it is 0
+_WIDEST_TURN = 1.3  # largest arg ω − ψ on a line, in radians; less than π/2
+_TURN_MARGIN = 0.3  # distance from π/2, in radians, that the natural line needs to converge by itself
+_NARROWEST = 0.05  # least curvature 1 + W₀ used for a width: it is 0 where the saddles meet
 _MORE_REACH = (6.0, 3.0, 1.5)  # how much farther to go where the integrand is flatter than a Gaussian
 _MOST_SWING = 30.0  # radians per unit of x at the end of a natural line: more would need finer nodes
 
 # The trapezoidal rule of `_line` (B3): an error of e⁻³⁸ = 2⁻⁵⁵, in a strip no wider than is optimal for that.
 _LINE_ERROR, _WIDEST_STRIP = 38.0, 76.0
-_NARROWEST_STRIP = 0.25  # radians by which arg ωZ must stay off π/2 in the strip
-_STEP_BITS = 6.0  # a step has seven significant bits: its multiples are exact
-_TURN_BLOCK = 24  # fine turns to a coarse one: anything around √(number of nodes) does
+_NARROWEST_STRIP = 0.25  # distance from π/2, in radians, that arg ωZ must keep in the strip
+_STEP_BITS = 6.0  # a step has seven significant bits, so its multiples are exact
+_TURN_BLOCK = 24  # fine turns per coarse turn: anything around √(number of nodes) works
 
 # The path of `_legs` (B5).
 _GAUSS_X, _GAUSS_W = np.polynomial.legendre.leggauss(16)
-_PANEL, _PANEL_TURN, _PANEL_BEND = 2.0, 1.1, 3.5  # most of a panel in x, in σ, in widths of the saddle: tried
-_PANEL_RADIANS = 10.0  # of the phase that a panel of sixteen nodes resolves to all digits
-_LAST_PANEL = 0.8  # in units of σ, where e^X grows: tried
+_PANEL, _PANEL_TURN, _PANEL_BEND = 2.0, 1.1, 3.5  # widest panel in x, in σ, in widths of the saddle: by trial
+_PANEL_RADIANS = 10.0  # radians of phase that a panel of sixteen nodes resolves to all digits
+_LAST_PANEL = 0.8  # widest panel in units of σ, where e^X grows: found by trial
 _NOTHING = -100.0  # log of a term below which "∞·0" counts as 0
-_SLANT_POINTS = 17  # where the height of a slant is looked at
+_SLANT_POINTS = 17  # points at which the height of a slant is evaluated
 _SLANT_WIDTHS = (0.0, 0.15, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0)  # in σ: how far right a slant may lead; a choice
-_SLANT_FEET = (0.0, 0.6, 1.1)  # radians before arg ω at which it may end; a choice
+_SLANT_FEET = (0.0, 0.6, 1.1)  # a slant may end this many radians before arg ω; a choice
 _FAR_SIZE = 2000.0  # |ωZ| at which the path ends: e^{−|ωZ| cos 1.1} is 0 in doubles
-_LEAST_FAR, _SOME_FAR, _MOST_FAR = 0.1, 2.0, 40.0  # at least so far right; φ(40) is 0 in doubles
+_LEAST_FAR, _SOME_FAR, _MOST_FAR = 0.1, 2.0, 40.0  # limits on how far right to go; φ(40) is 0 in doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class LogTransform:
 
 
 def spread_of(s: float) -> float:
-    """The standard deviation of Z, or 1 if it is larger."""
+    """Return the standard deviation of Z, but at most 1."""
     return min(1.0, float(np.sqrt(np.expm1(min(s * s, _MOST_VARIANCE)))))
 
 
 def saddle(omega: Complex, sigma: float, branch: int = 0) -> Complex:
-    """The saddle −W₀(z), or with `branch` = −1 −W₋₁(z), in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
+    """Return the saddle −W₀(z), or −W₋₁(z) if `branch` is −1, in X for z = ω s² e^{−s²/2}, with arg ω in [0, π]."""
     log_z = np.log(omega) - (2.0 * np.log(sigma) + 0.5 / sigma**2)
     z = np.exp(np.clip(log_z.real, -LARGEST_EXPONENT, LARGEST_EXPONENT) + 1j * log_z.imag)
     root = lambertw(z, branch)
@@ -109,7 +109,10 @@ def _normal_tail(x: Complex) -> Complex:
 
 
 def log_transform(omega: Complex, sigma: float, refine: float = 1.0) -> LogTransform:
-    """log L at an array of ω with arg ω in [0, π]; `refine` > 1: so many times the nodes. NaN if out of reach."""
+    """Return log L at an array of ω with arg ω in [0, π]; NaN if out of reach.
+
+    `refine` > 1 multiplies the number of nodes.
+    """
     first = saddle(omega, sigma)
     good = np.isfinite(first) & np.isfinite(omega)
     if good.all():
@@ -135,15 +138,15 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, refine: float) 
     form = np.where(centred, 2, np.where(near_one, 1, 0))
 
     natural = np.clip(-first.imag, 0.0, phi)
-    # the cheapest line: up to e² of cancellation buys convergence; then what convergence needs, up to e^3.5 more
+    # the cheapest line may lose e² to cancellation; if convergence needs more, it may lose up to e^3.5 more
     psi = np.clip(np.maximum(natural, _FREE_CANCELLATION / sigma), 0.0, phi)
     psi = np.where(phi - psi > _WIDEST_TURN, np.maximum(psi, phi - _WIDEST_TURN), psi)
     width = 1.0 / np.sqrt(np.maximum(np.abs(1.0 - first), _NARROWEST))
     reach = REACH + np.where(form == 2, 2.0 * s, np.where(form == 1, s, 0.0))
     high = np.maximum(sigma * first.real + REACH * np.maximum(width, 1.0), np.where(form > 0, reach, -np.inf))
     excess = 0.5 * sigma**2 * (psi**2 - natural**2)
-    # The natural line serves where it converges; else up to x₂ if all that lies behind it is negligible, in the
-    # centred forms also the Gaussian tails of "−1" and "+q".
+    # The natural line is used where it converges. Elsewhere it is used up to x₂ if everything beyond is negligible;
+    # in the centred forms, this includes the Gaussian tails of "−1" and "+q".
     converges = phi - natural < np.pi / 2 - _TURN_MARGIN
     least = np.where(
         form == 2,
@@ -160,7 +163,7 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, refine: float) 
     def height(x: Real) -> Real:
         return growth(x) - 0.5 * x * x + 0.5 * (sigma * natural) ** 2
 
-    # near the meeting of the saddles the integrand is flatter than a Gaussian: go on, if need be to x₂
+    # where the saddles nearly meet, the integrand is flatter than a Gaussian: go farther, if necessary to x₂
     turn, unknown = np.full(omega.shape, np.inf), np.zeros(omega.shape, dtype=bool)
     if not converges.all():
         turn[~converges] = sigma * saddle(omega[~converges], sigma, -1).real
@@ -176,7 +179,7 @@ def _log_transform(omega: Complex, sigma: float, first: Complex, refine: float) 
     behind = height(end)
     negligible = (behind < least - GONE) & ((form == 0) | (end >= high))
     natural_line = (converges | negligible) & (swing(end) * s * np.abs(np.sin(phi - natural)) < _MOST_SWING)
-    # Where next to nothing cancels on it, the line on which ωZ is real is the best: real exponentials do.
+    # If it has almost no cancellation, the line on which ωZ is real is best: it needs only real exponentials.
     real_line = (form < 2) & (sigma * phi <= _REAL_CANCELLATION)
     natural_line &= ~real_line
     psi = np.where(real_line, phi, np.where(natural_line, natural, psi))
@@ -209,20 +212,20 @@ def _finish(total: Complex, form: NDArray[np.int_], shift: Real) -> Complex:
 def _line(
     omega: Complex, sigma: float, psi: Real, form: NDArray[np.int_], first: Complex, end: Real, refine: float
 ) -> Complex:
-    """Trapezoidal rule on Im x = −σψ up to `end`, one lattice of x for all ω."""
+    """Apply the trapezoidal rule on Im x = −σψ up to `end`, with one lattice of x for all ω."""
     s = 1.0 / sigma
     phi = np.angle(omega)
     centre = sigma * first.real
     low = min(-REACH, float(centre.min()) - REACH)
-    # In a strip of half width a the arguments stay below π/2 and the Gaussian grows by e^{κa²/2}, κ its curvature at
-    # the saddle; the error e^{−2πa/h + κa²/2 + σψa} is set to 2⁻⁵⁵ (B3).
+    # In a strip of half width a, the arguments stay below π/2 and the Gaussian grows by e^{κa²/2}, where κ is its
+    # curvature at the saddle. The error e^{−2πa/h + κa²/2 + σψa} is set to 2⁻⁵⁵ (B3).
     high = float(end.max())
     gap = np.clip(np.pi / 2 - np.abs(phi - psi), _NARROWEST_STRIP, np.pi / 2).min()
     curvature = float(np.where(form == 0, np.abs(1.0 - first), 1.0).max())
     a = min(gap / s, np.sqrt(_WIDEST_STRIP / curvature))
     growth = 0.5 * curvature * a * a
     step = 2.0 * np.pi * a / (_LINE_ERROR + growth + float(sigma * psi.max()) * a) / refine
-    # a step of few bits, so that all nodes are exact: its rounding would be an error common to all terms
+    # use a step with few bits, so that all nodes are exact: rounding of the step would affect all terms alike
     unit = 2.0 ** (np.floor(np.log2(step)) - _STEP_BITS)
     h = unit * np.floor(step / unit)
     first_node = np.floor(low / h)
@@ -243,7 +246,7 @@ def _line(
             if kind < 2:
                 turned = np.abs(omega[rows, None]) if on_axis else (omega * np.exp(-1j * psi))[rows, None]
             if kind == 0:
-                # all in one exponent: the parts may be beyond the doubles
+                # put everything in one exponent, because the parts may overflow or underflow
                 exponent = -0.5 * x * x - turned * z_real + (grown - shift[rows, None])
                 terms = np.exp(exponent) * (h / ROOT_TAU)
             elif kind == 1:
@@ -260,7 +263,7 @@ def _line(
 
 
 def _turned_sum(terms: Any, angle: Real, first: int) -> Complex:
-    """Σ_j terms[:, j]·exp(i·angle·(first + j)), the turns as products of coarse and fine ones."""
+    """Return Σ_j terms[:, j]·exp(i·angle·(first + j)); each turn is a product of a coarse and a fine one."""
     blocks = terms.shape[1] // _TURN_BLOCK
     fine = np.exp(1j * angle[:, None] * np.arange(_TURN_BLOCK))
     coarse = np.exp(-1j * angle[:, None] * (first + _TURN_BLOCK * np.arange(blocks)))
@@ -274,7 +277,7 @@ def _turned_sum(terms: Any, angle: Real, first: int) -> Complex:
 
 
 def _on_legs(kind: int, omega: Complex, x: Complex, s: float, shift: Real) -> Complex:
-    """The integrand of a form at complex x; kind 3 is that of 0 times e^ω."""
+    """Return the integrand of a form at complex x; kind 3 is kind 0 times e^ω."""
     log_phi = -0.5 * x * x - (np.log(ROOT_TAU) + shift)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         turned = omega * np.exp(s * x - 0.5 * s * s)
@@ -285,7 +288,7 @@ def _on_legs(kind: int, omega: Complex, x: Complex, s: float, shift: Real) -> Co
             f = np.expm1(-turned) * np.exp(log_phi)
         else:
             f = second_remainder(omega * np.expm1(s * x - 0.5 * s * s)) * np.exp(log_phi)
-    # a product of an overflow and an underflow is nothing where its logarithm says so
+    # a product of an overflow and an underflow counts as 0 if its logarithm is small enough
     return np.where(np.isfinite(f) | ~(exponent.real < _NOTHING), f, 0.0)
 
 
@@ -299,10 +302,11 @@ def _legs(
     high: Real,
     refine: float,
 ) -> Complex:
-    """Along Im x = −σψ over the first saddle to x₂ = Re(−σW₋₁), slanting down, and right to where |ωZ| is large.
+    """Integrate along a path with three legs.
 
-    The slant is the gentlest of a small family (smallest maximum of Re F); Gauss–Legendre panels throughout.
-    Behind the turn the "−1" and "+q" of the centred forms are Gaussian tails in closed form.
+    The path runs along Im x = −σψ over the first saddle to x₂ = Re(−σW₋₁), then slants down, and then goes right to
+    where |ωZ| is large. The slant is the gentlest of a small family (smallest maximum of Re F). All legs use
+    Gauss–Legendre panels. Behind the turn, the "−1" and "+q" of the centred forms are Gaussian tails in closed form.
     """
     s = 1.0 / sigma
     phi, size = np.angle(omega), np.abs(omega)
