@@ -1,22 +1,22 @@
-"""What is known where there are curves below the truth and one above, and none for it, or one that may fail.
+"""Curves that are known only by lower and upper bounds, and exact curves that may fail and then use bounds.
 
-Each bound holds by itself, so each is searched by itself (`search.epsilon_at`): the lower ones are costly and, far
-above their own root, where only the upper one matters, the costliest.
+Each bound holds by itself, so each is searched by itself (`search.epsilon_at`). The lower bounds are expensive, most
+of all far above their own root, where only the upper bound matters.
 
 **Shuffling** is such a case.
 
-Lower, the larger of two:
+Lower bound, the larger of two:
 - the pair that x ↦ max_t x_t induces on the pair of proposition S-dominated (means 2 and 1), i.e. the paper's
   S_C bound with C optimised; several epochs by composing that pair, rounded so that it stays dominated
   (`lower_bound`, `composition`);
-- δ_B, which proposition B-vs-S-and-D shows to be no larger, over as many epochs.
-Upper: Deterministic's, since any fixed assignment of examples to batches is that (the same proposition).
+- δ_B, which is no larger by proposition B-vs-S-and-D, over as many epochs.
+Upper bound: that of Deterministic, which covers any fixed assignment of examples to batches (the same proposition).
 
-The two may be far apart. `value` is the upper one: whoever trains with shuffled batches can rely on no less.
+The two may be far apart. `value` is the upper bound: with shuffled batches, nothing smaller is guaranteed.
 
-**An unfinished epoch** dilutes a pair (P, P₀) to ((1−w)·P₀ + w·P, P₀): after t of T steps the example's bin has come
-up with probability w = t/T; if not, nothing was seen of it. With S the likelihood ratio of (P, P₀), that of the
-diluted pair is 1 − w + w·S, so with K = e^ε and K′ = 1 + (K − 1)/w
+**An unfinished epoch** dilutes a pair (P, P₀) to ((1−w)·P₀ + w·P, P₀): after t of T steps, the example's bin has come
+up with probability w = t/T; if it has not, the output shows nothing of the example. If S is the likelihood ratio of
+(P, P₀), that of the diluted pair is 1 − w + w·S, so with K = e^ε and K′ = 1 + (K − 1)/w
 
     E[(1 − w + wS − K)₊] = w·E[(S − K′)₊]        (remove, ε ≥ 0)
     E[(K − 1 + w − wS)₊] = w·E[(K′ − S)₊]        (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0).
@@ -40,39 +40,39 @@ from ballsbins.accounting.one_epoch.lower_bound import MaximumCurve
 from ballsbins.errors import AccuracyError
 
 # B16 of docs/derivation.md.
-_ROUNDING = 16 * U  # of log K′, of the value, relative to what they are made of
-_STRIKE = 8 * U  # of K′ itself, for `add`
-_LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T/t instead
-_SPLITS = 3  # a vector with points that have no answer is halved so often to find those that have one
-_LEAST_COMPOSED = 0.05  # with less noise a single epoch gives away all there is
-_STEP_BACK = 0.3  # of the median ε asked, if a lower bound failed there: from where it is not asked again
+_ROUNDING = 16 * U  # rounding of log K′ and of the value, relative to their terms
+_STRIKE = 8 * U  # rounding of K′ itself, for `add`
+_LARGE = 30.0  # from this ε on, expm1 may grow too large: log K′ comes from ε + log T/t instead
+_SPLITS = 3  # how often a vector is halved to separate points with an answer from those without
+_LEAST_COMPOSED = 0.05  # with less noise, a single epoch already gives everything away
+_STEP_BACK = 0.3  # if a lower bound fails, it is not tried again beyond this fraction of the median ε
 
 
 def below_epochs(one: Curve, sigma: float, epochs: int, accuracy: Accuracy | None = None) -> list[Curve]:
-    """Curves below several epochs, from one that is below a single one: itself, and itself composed."""
+    """Return lower bounds for several epochs from one for a single epoch: the curve itself, and it composed."""
     if epochs == 1 or sigma < _LEAST_COMPOSED:
         return [one]
     return [one, ComposedCurve([(one, epochs)], accuracy)]
 
 
 class Between(Curve):
-    """From the largest of some curves below to the one above; the value is the safe one."""
+    """Bounds from the largest of several lower curves to one upper curve; the value is the upper bound."""
 
     kind = "bounds"
 
     def __init__(self, below: Sequence[Curve], above: Curve, method: str = "bounds") -> None:
-        """Where a curve below is not to be had it is done without."""
+        """Take the curves; where a lower curve fails, it is ignored."""
         self._below, self._above, self.method = [_AsFarAsKnown(curve) for curve in below], above, method
         self.confidence = min(curve.confidence for curve in (*below, above))
 
     @property
     def above(self) -> Curve:
-        """The upper one."""
+        """The upper curve."""
         return self._above
 
     @property
     def below(self) -> Sequence[Curve]:
-        """The lower ones."""
+        """The lower curves."""
         return self._below
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
@@ -83,10 +83,10 @@ class Between(Curve):
 
 
 class OrBounds(Curve):
-    """A curve, never above a bound that costs nothing, and bounds where it has no answer (`AccuracyError`)."""
+    """A curve that is capped by a cheap upper bound, and replaced by bounds where it raises `AccuracyError`."""
 
     def __init__(self, curve: Curve, bounds: Between, deep: float = -np.inf) -> None:
-        """`bounds` are on the same δ, in closed form. Where they prove log δ < `deep` the curve is not asked."""
+        """Take a curve and closed-form `bounds` on the same δ. Where they prove log δ < `deep`, they replace it."""
         self.curve, self.bounds, self._deep = curve, bounds, deep
         self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
         self.fallback = curve.fallback
@@ -98,7 +98,7 @@ class OrBounds(Curve):
 
     @property
     def parts(self) -> list[tuple[Curve, int]]:
-        """Those of the curve, if it has several; one alone comes with its bounds."""
+        """The parts of the curve, if it has several; a single part keeps its bounds."""
         parts = self.curve.parts
         return [(self, 1)] if parts == [(self.curve, 1)] else parts
 
@@ -119,7 +119,7 @@ class OrBounds(Curve):
         return self.curve.log_upper(epsilon, direction, enough)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """The curve's bounds on log δ(ε) where it has any."""
+        """Return the curve's bounds on log δ(ε) where it has any, and the fallback bounds elsewhere."""
         above = self.bounds.above.at(epsilon, direction).upper
         rows = np.full((3, epsilon.size), np.nan)
         order = np.argsort(epsilon, kind="stable")
@@ -132,7 +132,7 @@ class OrBounds(Curve):
     def _answer(
         self, at: NDArray[np.intp], epsilon: Array, direction: Direction, rows: Array, splits: int
     ) -> None:
-        """Put the curve's answers in place, in parts where it has none for all together."""
+        """Fill in the curve's answers; if it fails for all points together, try them in parts."""
         if not at.size:
             return
         try:
@@ -146,7 +146,7 @@ class OrBounds(Curve):
 
 
 class _AsFarAsKnown(Curve):
-    """A curve, and nothing (δ ≥ 0) where it fails, there and beyond: to try takes seconds."""
+    """A lower curve that gives only δ ≥ 0 where it fails and beyond, because each attempt takes seconds."""
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
@@ -158,7 +158,7 @@ class _AsFarAsKnown(Curve):
         return self._curve.scale
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """The curve's own bounds; −∞ where it has none, which only as a lower bound is one."""
+        """Return the curve's own bounds; −∞ where it has none, which is valid only as a lower bound."""
         rows = np.full((3, epsilon.size), -np.inf)
         here = np.flatnonzero(epsilon < self._reach.get(direction, np.inf))
         while here.size:
@@ -197,19 +197,19 @@ class ShuffleCurve(Between):
 
 @dataclass(frozen=True)
 class Diluted(Curve):
-    """`curve`, of which the example takes part with probability `part` / `whole`."""
+    """`curve`, in which the example takes part only with probability `part` / `whole`."""
 
     curve: Curve
     part: int
     whole: int
 
     def __post_init__(self) -> None:
-        """Be known by what is diluted."""
+        """Copy kind, method and confidence from the diluted curve."""
         for name in ("kind", "method", "confidence"):
             object.__setattr__(self, name, getattr(self.curve, name))
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε), with K′ rounded to the safe side of each."""
+        """Return bounds on log δ(ε), with K′ rounded to the safe side of each."""
         lower, upper = self._remove(epsilon) if direction == REMOVE else self._add(epsilon)
         upper = np.minimum(upper, 0.0)
         return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
@@ -226,7 +226,7 @@ class Diluted(Curve):
 
     def _add(self, epsilon: Array) -> tuple[Array, Array]:
         stretch = self.whole / self.part
-        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first has more digits where ε is small, else the second
+        # K′ = 1 − (1 − e^{−ε})/w = (e^{−ε} − 1 + w)/w: the first form has more digits if ε is small, else the second
         near = epsilon < math.log(2.0)
         minus = np.where(near, np.expm1(-epsilon), np.exp(-epsilon)) * stretch
         plus = np.where(near, 1.0, -(self.whole - self.part) / self.part)

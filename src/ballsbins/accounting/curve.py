@@ -1,4 +1,4 @@
-"""What a method of accounting offers: bounds on log δ for a vector of ε, and how to ask for them.
+"""The interface of every accounting method: bounds on log δ for a vector of ε.
 
 Everything else (ε from δ, σ from (ε, δ), tables, plots) is derived from this once, in `search` and above.
 Values are natural logarithms, because δ = 10⁻³⁰⁰ is a legitimate question and −∞ (δ = 0) a legitimate answer.
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Direction = Literal["remove", "add"]
-# What an answer is: a "closed form"; "exact" (evaluated to rounding error); a "bracket" (composed by polygons and
-# FFT); "sampled" (Monte Carlo: it holds with a stated confidence); "bounds" (a lower and an upper one that may be far
-# apart); an "upper bound" with nothing but the trivial one below it; "proved" (ball arithmetic, docs/proof.md).
+# The kind of an answer: a "closed form"; "exact" (evaluated to rounding error); a "bracket" (composed by polygons and
+# FFT); "sampled" (Monte Carlo: it holds with a stated confidence); "bounds" (a lower and an upper bound that may be
+# far apart); an "upper bound" (the lower bound is trivial); "proved" (ball arithmetic, docs/proof.md).
 Kind = Literal["closed form", "exact", "bracket", "sampled", "bounds", "upper bound", "proved"]
 
 REMOVE: Direction = "remove"  # D(P‖Q): the example is there under P and zeroed out under Q
@@ -28,9 +28,8 @@ DIRECTIONS: tuple[Direction, Direction] = (REMOVE, ADD)
 
 
 U = 2.0**-53  # unit roundoff of doubles: the relative error of one rounding
-SEVERAL = (
-    8  # roundings: more than a sum of two logarithms, and what led to it, has (B1 of docs/derivation.md)
-)
+# Number of roundings: more than a sum of two logarithms and its terms can have (B1 of docs/derivation.md).
+SEVERAL = 8
 ANSWER = SEVERAL * U  # the rounding of an answer itself
 
 
@@ -44,7 +43,7 @@ class Interval:
 
     @classmethod
     def around(cls, value: Array, error: Array) -> Interval:
-        """From a value of log δ and a bound on its absolute error."""
+        """Build an interval from a value of log δ and a bound on its absolute error."""
         return cls(value - error, value, np.minimum(value + error, 0.0))
 
     @property
@@ -54,27 +53,26 @@ class Interval:
 
 
 class Curve(ABC):
-    """The privacy curve δ(ε) of one mechanism, by one method: all that a method of accounting offers.
+    """The privacy curve δ(ε) of one mechanism, computed by one method.
 
-    A method must have `kind`, `method` and `at`. What else is here has a default, and a better answer where a method
-    knows one.
+    A method must define `kind`, `method` and `at`. Everything else has a default, which a method overrides if it can
+    do better.
     """
 
-    kind: Kind  # what the answers are: programs ask this
-    method: str  # how they are obtained, in a few words for a reader
-    confidence: float = 1.0  # probability that the interval holds: less than 1 for Monte Carlo only
-    pointwise: bool = False  # whether every answer alone has that confidence, and not all together
-    fallback: tuple[Kind, str] | None = (
-        None  # kind and method of answers whose bounds are not close, if not the same
-    )
-    log_p: float = -math.inf  # log of the probability that truncation of a batch changes anything
+    kind: Kind  # the kind of the answers, for programs
+    method: str  # how the answers are obtained, in a few words for people
+    confidence: float = 1.0  # probability that the interval holds: below 1 only for Monte Carlo
+    pointwise: bool = False  # whether that confidence holds for each answer alone, not for all together
+    # kind and method of answers whose bounds are not close, if they differ
+    fallback: tuple[Kind, str] | None = None
+    log_p: float = -math.inf  # log of the probability that truncating a batch changes anything
 
     @abstractmethod
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log D_{e^ε} in one direction for a 1-d array of ε ≥ 0. Never NaN; lower may be −∞."""
+        """Return bounds on log D_{e^ε} in one direction for a 1-d array of ε ≥ 0. Never NaN; lower may be −∞."""
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """The same for ε of any sign: D_{e^ε}(P‖Q) = 1 − e^ε + e^ε·D_{e^−ε}(Q‖P), which is used where ε < 0."""
+        """Return the same for ε of any sign; for ε < 0, use D_{e^ε}(P‖Q) = 1 − e^ε + e^ε·D_{e^−ε}(Q‖P)."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         negative = epsilon < 0.0
         if not negative.any():
@@ -93,57 +91,57 @@ class Curve(ABC):
 
     @property
     def scale(self) -> float:
-        """An ε of the size that matters, to start a search at."""
+        """An ε of typical size, at which to start a search."""
         return 1.0
 
     @property
     def parts(self) -> list[tuple[Curve, int]]:
-        """Curves of the independent parts of the run, with how often each is run."""
+        """Curves of the independent parts of the run, and how often each part runs."""
         return [(self, 1)]
 
     @property
     def above(self) -> Curve:
-        """The curve whose upper bounds are the upper bounds of this one: another one if only bounds are known."""
+        """The curve that provides the upper bounds of this one: a different curve if only bounds are known."""
         return self
 
     @property
     def below(self) -> Sequence[Curve]:
-        """Curves whose lower bounds, the largest at each ε, are the lower bounds of this one."""
+        """Curves that provide the lower bounds of this one: the largest of theirs at each ε."""
         return [self]
 
     @property
     def untruncated(self) -> Curve:
-        """The curve of batches of any size."""
+        """The curve of the same run without truncation of batches."""
         return self
 
     def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
-        """`log_delta`, and the part of the upper δ(ε) that is due to the truncation of batches."""
+        """Return `log_delta`, and the part of the upper δ(ε) that is due to truncating batches."""
         return self.log_delta(epsilon, direction), np.zeros(np.shape(epsilon))
 
     def penalty_share(self, epsilon: Array, log_delta: Array) -> Array:
-        """The part of δ = e^{log_delta} that truncation takes at the ε found for it."""
+        """Return the part of δ = e^{log_delta} that truncation uses up at the ε found for it."""
         return np.zeros(np.shape(epsilon))
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array | None:
-        """About log δ(ε), ε ≥ 0, next to free and no bound; None if the method has no such thing."""
+        """Estimate log δ(ε), ε ≥ 0, at almost no cost; this is not a bound. None if the method has no estimate."""
         return None
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array | None:
-        """About where δ(ε) = e^{log_deltas}: where a search may start; None if the method has no such thing."""
+        """Estimate where δ(ε) = e^{log_deltas}, to start a search; None if the method has no estimate."""
         return None
 
     def stretch(self, epsilon: float) -> tuple[float, float]:
-        """The ε around one that are answered by the same piece of work: best asked together."""
+        """Return the range of ε around one that the same computation answers; ask for these together."""
         return 0.0, math.inf
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
-        """A cheap upper bound on log δ(ε), ε ≥ 0, that need not be sharp; None if the method has no such thing.
+        """Return a cheap upper bound on log δ(ε), ε ≥ 0, that need not be sharp; None if the method has none.
 
-        Where it is at most `enough`, no better one is looked for.
+        If a bound is at most `enough`, no better one is searched for.
         """
         return None
 
 
 def other(direction: Direction) -> Direction:
-    """The opposite direction."""
+    """Return the opposite direction."""
     return ADD if direction == REMOVE else REMOVE

@@ -11,9 +11,9 @@ The difference cancels for large ε and for small s. With x = ε/s − s/2, φ(x
     R(x) − R(x+s) = ∫_x^{x+s} G(t) dt,  G = −R′ = 1 − tR(t) = R(t)·c(t) > 0,
     c(t) = 1/(t + 2/(t + 3/(t + …))).
 
-The bracket is taken as a difference where R(x+s) < ¾R(x), and by a Gauss–Legendre rule on G otherwise: there
-s is at most about ⅓·max(1, x), less than the length over which G changes, and twelve nodes are exact to
-rounding. For ε < 0, δ(ε) = 1 − e^ε + e^ε δ(−ε), a sum of positive terms.
+The bracket is computed as a difference if R(x+s) < ¾R(x), and otherwise by a Gauss–Legendre rule on G: there, s is
+at most about ⅓·max(1, x), less than the length over which G changes, and twelve nodes are exact to rounding. For
+ε < 0, δ(ε) = 1 − e^ε + e^ε δ(−ε), a sum of positive terms.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ballsbins.accounting.curve import ANSWER, Array, Curve, Direction, Interval
 # B17: docs/derivation.md.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)  # exact to rounding over less than G's own scale (B17)
 _CLOSE = 0.75  # R(x + s)/R(x) above which the difference would lose more than two bits
-# Of the continued fraction of c(t): from t, to t, terms for all digits (tried against mpmath).
+# Continued fraction of c(t): from t, to t, number of terms for all digits (tested against mpmath).
 _FRACTIONS = ((3.0, 6.0, 70), (6.0, 20.0, 20), (20.0, np.inf, 9))
 _DEEP = -30.0  # x below which Φ(−x) is 1 to 197 digits
-_ROUNDING, _PART = 2 * U, 32  # of the sum that log δ is; and units for the bracket (B17)
+_ROUNDING, _PART = 2 * U, 32  # rounding of the sum that gives log δ, and units for the bracket (B17)
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def mills_ratio(x: Array) -> Array:
-    """R(x) = Φ(−x)/φ(x)."""
+    """Return R(x) = Φ(−x)/φ(x)."""
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)), dtype=np.float64)
 
 
 def _mills_slope(t: Array) -> Array:
-    """G(t) = 1 − t·R(t) for t ≥ −1 to relative rounding: directly below 3, by continued fraction above."""
+    """Return G(t) = 1 − t·R(t) for t ≥ −1 to relative rounding: directly below 3, by continued fraction above."""
     ratio = mills_ratio(t)
     slope = 1 - t * ratio
     for least, most, terms in _FRACTIONS:
@@ -56,7 +56,7 @@ def _mills_slope(t: Array) -> Array:
 
 
 def mills_difference(x: Array, s: float) -> Array:
-    """R(x) − R(x+s) without cancellation, for x ≥ −s/2; may be +∞ where x < −37."""
+    """Return R(x) − R(x+s) without cancellation, for x ≥ −s/2; it may be +∞ if x < −37."""
     near, far = mills_ratio(x), mills_ratio(x + s)
     difference = np.asarray(near - far)
     close = far > _CLOSE * near
@@ -67,7 +67,7 @@ def mills_difference(x: Array, s: float) -> Array:
 
 
 def log_hockey_stick(epsilon: Array, s: float) -> tuple[Array, Array]:
-    """Log δ(ε) of (N(s, 1), N(0, 1)) for ε ≥ 0, and a bound on its absolute error.
+    """Return log δ(ε) of (N(s, 1), N(0, 1)) for ε ≥ 0, and a bound on its absolute error.
 
     The error is that of x²/2 and of the rounding of the answer itself, both relative to the size of log δ,
     plus a few units for the bracket.
@@ -75,7 +75,7 @@ def log_hockey_stick(epsilon: Array, s: float) -> tuple[Array, Array]:
     x = epsilon / s - 0.5 * s
     difference = mills_difference(np.maximum(x, _DEEP), s)
     log_delta = -0.5 * x * x - _LOG_SQRT_2PI + np.log(difference)
-    deep = x < _DEEP  # there e^ε Φ(−x−s) = φ(x) R(x+s) is what is left to take away from 1
+    deep = x < _DEEP  # there only e^ε Φ(−x−s) = φ(x) R(x+s) is left to subtract from 1
     if deep.any():
         y = x[deep]
         log_delta[deep] = np.log1p(
@@ -97,11 +97,11 @@ class GaussianCurve(Curve):
 
     @property
     def sensitivity(self) -> float:
-        """s = √E/σ, the distance of the two means in units of the noise."""
+        """s = √E/σ, the distance between the two means in units of the noise."""
         return math.sqrt(self.epochs) / self.noise_multiplier
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Log δ(ε), the same in both directions, with an error of a few roundings."""
+        """Return log δ(ε), the same in both directions, with an error of a few roundings."""
         del direction  # N(s, 1) against N(0, 1) is symmetric
         value, error = log_hockey_stick(epsilon, self.sensitivity)
         return Interval.around(value, error + ANSWER)

@@ -1,10 +1,10 @@
-"""From a privacy curve to its inverse: ε from δ, and the value of a free parameter that meets a target.
+"""Invert a privacy curve: find ε from δ, and the value of a free parameter that meets a target.
 
-Everything is monotone and searched in logarithms. What is returned lies on the safe side and was evaluated there:
-an upper ε is one at which the upper δ is within the target, a calibrated value is one at which the target holds.
+Everything is monotone and searched in logarithms. Each result lies on the safe side and was evaluated there: at an
+upper ε, the upper δ is within the target; at a calibrated value, the target holds.
 
-All targets are searched together. Every round asks the curve once, for three points around each root, and all that
-was ever asked is in one table, so a few rounds do for any number of targets.
+All targets are searched together. Each round evaluates the curve once, at three points around each root, and all
+evaluations are kept in one table. So a few rounds are enough for any number of targets.
 """
 
 from __future__ import annotations
@@ -20,42 +20,40 @@ from ballsbins.errors import UnreachableTargetError
 
 LARGEST_EPSILON = 700.0  # e^700 is about the largest double
 _SMALLEST_EPSILON = 1e-12
-_FAR = 1e4  # log δ is not followed farther below the target than this
+_FAR = 1e4  # values of log δ farther than this from the target are clipped
 _LOWER, _VALUE, _UPPER = 0, 1, 2  # rows of the table and of the answer
-_FINEST, _COARSEST = 1e-14, 1e-9  # distance from a root, relative, at which its two sides are looked at
+_FINEST, _COARSEST = 1e-14, 1e-9  # relative distance from a root at which its two sides are evaluated
 _GUESSED = 0.004  # the same, for a root that was guessed
-# For one root alone, Chebyshev points within 1 % of the guess: if the root is among them it is found to all digits.
+# For a single root, use Chebyshev points within 1 % of the guess: if the root is there, it is found to all digits.
 _AROUND_ONE, _CHEBYSHEV = 0.01, np.cos(np.pi * (np.arange(8) + 0.5) / 8)
-_MOST_ROUNDS = 100  # of a search: a few are usual
-_USUAL_SLOPE = 40.0  # −d log δ/d log σ, about
-_BEYOND = 1.3  # times as far as the root seems to be, so that it lies between
-_PAST = 1.06  # the same, where the slope is known
+_MOST_ROUNDS = 100  # most rounds of a search: a few are usual
+_USUAL_SLOPE = 40.0  # typical −d log δ/d log σ
+_BEYOND = 1.3  # go this many times as far as the root seems to be, so that it lies between
+_PAST = 1.06  # the same, if the slope is known
 _AROUND = np.array([-1.0, 0.0, 1.0])
-_NEIGHBOURS = 8  # most points that a root is interpolated from
-_TENTHS = np.array([0.01, 0.1, 0.5])  # of the right end, where the left one is 0
-_PAST_WIDTH = (
-    1.5  # times the curve's own error, as a distance in ε: there both sides of a root are told apart
-)
-_QUARTERS = np.array([0.25, 0.5, 0.75])  # of a bracket
+_NEIGHBOURS = 8  # most points used to interpolate a root
+_TENTHS = np.array([0.01, 0.1, 0.5])  # fractions of the right end, if the left end is 0
+# Multiple of the curve's own error, as a distance in ε, at which the two sides of a root can be told apart.
+_PAST_WIDTH = 1.5
+_QUARTERS = np.array([0.25, 0.5, 0.75])  # fractions of a bracket
+# Factors for points beyond the bracket, if one side is unknown.
 _LEFT, _RIGHT = (
     np.array([0.0, 0.125, 0.5]),
     np.array([0.75, 1.0, 2.0]),
-)  # beyond it, where one side is unknown
-_AROUND_ROOT = (
-    2.2  # the last three points around a root are no farther apart than this, in units of their distance
 )
+# The last three points around a root are no farther apart than this, in units of their distance.
+_AROUND_ROOT = 2.2
 _HIT = 0.2  # a guess whose error is below this share of the final distance is the last one
-_OUTWARDS = (
-    0.3  # of the distance to the known side: how far beyond a guess to ask if the other side is unknown
-)
-_LEAST_WIDTH = 1e-15  # of the bounds on log δ, for steps that are not 0
-_SMALL_STRIDE, _GROWTH = 1.1, (1.5, 4.0)  # by which steps grow, and grow if the start was close
-_ASIDE = 0.45  # of the accuracy wanted: how far beside a root to ask
-_INSIDE, _SHRUNK = 0.1, 0.3  # of a bracket: not closer to its ends than this; shrunk by less, it is halved
+# If one side is unknown, go beyond the guess by this fraction of the distance to the known side.
+_OUTWARDS = 0.3
+_LEAST_WIDTH = 1e-15  # least width of the bounds on log δ, so that steps are not 0
+_SMALL_STRIDE, _GROWTH = 1.1, (1.5, 4.0)  # a stride below this means a close start; growth of steps, if close
+_ASIDE = 0.45  # how far beside a root to evaluate, as a fraction of the accuracy wanted
+_INSIDE, _SHRUNK = 0.1, 0.3  # fractions of a bracket: stay this far inside; halve it if it shrinks too little
 
 
 class _Table:
-    """All points of one curve that were evaluated, in increasing order of ε."""
+    """All evaluated points of one curve, in increasing order of ε."""
 
     def __init__(self, curve: Curve, direction: Direction) -> None:
         self._curve, self._direction = curve, direction
@@ -64,7 +62,7 @@ class _Table:
         self.rows: Array = np.empty((3, 0))
 
     def ask(self, points: Array) -> None:
-        """Evaluate the points that are new, in one call."""
+        """Evaluate the new points in one call."""
         new = np.setdiff1d(points, self.epsilon)
         if new.size == 0:
             return
@@ -75,23 +73,26 @@ class _Table:
         self.rows = np.hstack([self.rows, [found.lower, found.value, found.upper]])[:, order]
 
     def first_within(self, side: int, targets: Array) -> NDArray[np.intp]:
-        """For each target the first point at which that side of log δ is within it; their number if none is."""
+        """Return, for each target, the index of the first point at which that side of log δ is within it.
+
+        If there is none, the index is the number of points.
+        """
         least = np.minimum.accumulate(self.rows[side])
         return np.searchsorted(-least, -targets, side="left")
 
     def bracket(self, side: int, targets: Array) -> tuple[Array, Array]:
-        """The closest evaluated ε left (−∞: none) and right (∞: none) of each root."""
+        """Return the closest evaluated ε to the left (−∞: none) and to the right (∞: none) of each root."""
         right = self.first_within(side, targets)
         padded = np.concatenate([[-np.inf], self.epsilon, [np.inf]])
         return padded[right], padded[right + 1]
 
 
 def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
-    """The least ε ≥ 0 with δ(ε) ≤ e^{log_deltas} in one direction, for a vector of targets.
+    """Find the least ε ≥ 0 with δ(ε) ≤ e^{log_deltas} in one direction, for a vector of targets.
 
     Returns:
-        Rows lower, value and upper, a column for every target. At the upper ε the curve's upper δ was evaluated and
-        is within the target, at a lower ε > 0 its lower δ is not. An upper ε is ∞ where 700 is not enough.
+        Rows lower, value and upper, with one column per target. At the upper ε, the curve's upper δ was evaluated and
+        is within the target. At a lower ε > 0, its lower δ is not. An upper ε is ∞ if 700 is not enough.
     """
     targets = np.asarray(log_deltas, dtype=np.float64).ravel()
     if curve.above is not curve:
@@ -105,9 +106,9 @@ def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
     value = _roots(table, _VALUE, targets)
     left, right = _sides(table, targets, value)
     upper = np.where(right > 0.0, right, 0.0)
-    # beyond the largest ε nothing was looked at
+    # nothing was evaluated beyond the largest ε
     lower = np.minimum(np.where(upper == 0.0, 0.0, np.maximum(left, 0.0)), LARGEST_EPSILON)
-    # What holds for a δ holds for every larger one (upper) or smaller one (lower).
+    # An upper ε for one δ is valid for every larger δ, and a lower ε for every smaller δ.
     order = np.argsort(targets)
     upper[order] = np.minimum.accumulate(upper[order])
     order = order[::-1]
@@ -117,7 +118,7 @@ def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
 
 
 def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) -> None:
-    """The first points: around what the curve guesses, if it can, or on the scale it states."""
+    """Evaluate the first points: around the curve's own guess if it has one, otherwise at the scale it states."""
     guess = curve.rough_epsilon(targets, direction)
     if guess is None:
         points = table.scale * (np.ones(1) if table.scale >= LARGEST_EPSILON else np.array([0.5, 1.0, 2.0]))
@@ -133,9 +134,9 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
 
 
 def _roots(table: _Table, side: int, targets: Array) -> Array:
-    """Where one side of the curve crosses each target (0: nowhere above it, ∞: nowhere within it).
+    """Return where one side of the curve crosses each target (0: never above it, ∞: never within it).
 
-    Afterwards the bracket of every root in the table is as close as rounding or the curve's own error allow.
+    Afterwards the bracket of every root in the table is as narrow as rounding or the curve's own error allows.
     """
     root = np.full(targets.shape, np.nan)
     before = np.full(targets.shape, np.inf)
@@ -165,9 +166,9 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
 def _next_points(
     table: _Table, side: int, targets: Array, left: Array, right: Array, slow: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """Three points to ask for each root, and how close to it they are if they are the last (0 if they are not)."""
+    """Return three points to evaluate for each root, and their distance from it if they are the last (otherwise 0)."""
     with np.errstate(all="ignore"):
-        # where nothing is known to one side: not farther than twice or half as far as what is known
+        # if one side is unknown, go at most to twice or half the known end
         a = np.where(np.isneginf(left), 0.5 * right, left)
         b = np.where(np.isposinf(right), 2.0 * np.maximum(left, table.scale), right)
         x, miss, slope, width = _interpolated(table, side, targets)
@@ -187,7 +188,7 @@ def _next_points(
 
 
 def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
-    """Three points between a and b, in logarithms if they are far apart, or beyond them if one side is unknown."""
+    """Return three points between a and b, spaced in logs if these are far apart; beyond them if a side is unknown."""
     even = a[:, None] + (b - a)[:, None] * _QUARTERS
     quarters = a[:, None] * (b / a)[:, None] ** _QUARTERS
     steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
@@ -198,9 +199,9 @@ def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
 
 
 def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Array, Array, Array]:
-    """ε at each target by inverse interpolation, its error, |d log δ / dε| and the curve's own error there.
+    """Return ε at each target by inverse interpolation, its error, |d log δ / dε| and the curve's own error there.
 
-    The logarithm of ε is interpolated, as a polynomial in log δ through the points nearest to the root (Neville).
+    The logarithm of ε is interpolated by a polynomial in log δ through the points nearest to the root (Neville).
     """
     count = min(_NEIGHBOURS, len(table.epsilon))
     right = table.first_within(side, targets)
@@ -209,7 +210,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
     y = np.maximum(table.rows[side][window] - targets[:, None], -_FAR)
     with np.errstate(all="ignore"):
         t = np.log(table.epsilon[window])
-        # nearest first: the columns of Neville's scheme then add one point after the other
+        # nearest first, so that the columns of Neville's scheme add one point after another
         order = np.argsort(np.abs(y), axis=1, kind="stable")
         y, t = np.take_along_axis(y, order, axis=1), np.take_along_axis(t, order, axis=1)
         scheme, history = t.copy(), [t[:, 0]]
@@ -219,7 +220,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
             history.append(scheme[:, 0])
         corrections = np.abs(np.diff(np.array(history), axis=0))
         corrections = np.where(np.isfinite(corrections), corrections, np.inf)
-        # stop where the next point changes least
+        # stop where the next point changes the result least
         best = corrections.argmin(axis=0) if count > 1 else np.zeros(targets.shape, dtype=int)
         columns = np.arange(targets.size)
         log_x = np.array(history)[best + 1 if count > 1 else best, columns]
@@ -232,7 +233,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
 
 
 def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
-    """A lower and an upper ε for every target: already in the table if the bounds are close, else searched."""
+    """Return a lower and an upper ε for each target: from the table if the bounds are close, otherwise by a search."""
     left, right = table.bracket(_LOWER, targets)[0], table.bracket(_UPPER, targets)[1]
     for side, found in ((_UPPER, right), (_LOWER, left)):
         with np.errstate(invalid="ignore"):
@@ -246,10 +247,10 @@ def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
 
 
 class BothDirections(Mapping[Direction, Array]):
-    """ε from δ in both directions; one that is proved not to be the larger is searched only when it is asked for."""
+    """ε from δ in both directions; a direction that is proved not to be larger is searched only on demand."""
 
     def __init__(self, curve: Curve, log_deltas: Array) -> None:
-        """Search "remove", and "add" if it may be larger; `worst` has the larger of the two."""
+        """Search "remove", and "add" if it may be larger; `worst` holds the larger of the two."""
         self._curve, self._targets = curve, np.asarray(log_deltas, dtype=np.float64).ravel()
         first = epsilon_at(curve, REMOVE, self._targets)
         self._found: dict[Direction, Array] = {REMOVE: first}
@@ -269,7 +270,7 @@ class BothDirections(Mapping[Direction, Array]):
 
 
 def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) -> bool:
-    """Whether δ(ε) ≤ e^target is proved for all: by a cheap bound if the curve has one, or by its upper bound."""
+    """Whether δ(ε) ≤ e^target is proved for all points: by a cheap bound if there is one, or by the upper bound."""
     curve = curve.above
     quick = curve.log_upper(epsilon, direction, targets)
     left = np.ones(targets.shape, dtype=bool) if quick is None else quick > targets
@@ -277,7 +278,7 @@ def _within(curve: Curve, direction: Direction, epsilon: Array, targets: Array) 
 
 
 def largest_log_delta(curve: Curve, epsilon: Array) -> Array:
-    """The larger of the upper bounds on log δ(ε) in both directions, without "add" where a cheap bound is lower."""
+    """Return the larger upper bound on log δ(ε) of both directions; skip "add" where a cheap bound is lower."""
     upper = curve.log_delta(epsilon, REMOVE).upper
     quick = curve.log_upper(epsilon, ADD, upper)
     left = np.ones(upper.shape, dtype=bool) if quick is None else quick > upper
@@ -297,9 +298,9 @@ def least(
     stride: float = 2.0,
     slope: float | None = None,
 ) -> float:
-    """The least x in [low, high], to the relative accuracy stated, at which the decreasing `excess` is ≤ 0.
+    """Find the least x in [low, high], to the given relative accuracy, at which the decreasing `excess` is ≤ 0.
 
-    The bracket grows from `start` by factors of `stride`, or less if it is seen to be close; `slope` is
+    The bracket grows from `start` by factors of `stride`, or less if the start proves to be close. `slope` is
     −d excess/d log x there, to a few percent, if that is known. `what` names x in the error raised if
     excess(high) > 0.
     """
@@ -311,7 +312,7 @@ def least(
         return known[log_x]
 
     bottom, top, step = math.log(low), math.log(high), math.log(stride)
-    close = stride < _SMALL_STRIDE  # then `start` was thought to be close
+    close = stride < _SMALL_STRIDE  # the caller believes that `start` is close
     growth = _GROWTH[close]
     left = right = math.log(start)
     if close:
@@ -332,7 +333,7 @@ def least(
         step *= growth
     slow = 0
     while right - left > relative:
-        # on the safe side of where the root seems to be, then just before it; halve if that does not help
+        # try the safe side of the estimated root, then just before it; halve the bracket if that does not help
         root, before = _crossing(known, left, right), right - left
         safe, short = root + _ASIDE * relative, root - _ASIDE * relative
         x = 0.5 * (left + right) if slow > 1 else safe if safe < right - _ASIDE * relative else short
@@ -344,13 +345,13 @@ def least(
         steepness = (at(left) - at(right)) / before
         left, right = (x, right) if at(x) > 0.0 else (left, x)
         if -at(right) < 2.0 * _ASIDE * relative * steepness:
-            break  # by the chord, the root is no farther away than that
+            break  # the chord shows that the root is no farther away than that
         slow = 0 if right - left < _SHRUNK * before or slow > 1 else slow + 1
     return math.exp(right)
 
 
 def _crossing(known: dict[float, float], left: float, right: float) -> float:
-    """Where a function known at some points is 0: by inverse quadratic interpolation, or by a chord."""
+    """Estimate the root of a function known at some points, by inverse quadratic interpolation or by a chord."""
     third = min((x for x in known if x not in (left, right)), key=lambda x: abs(known[x]), default=None)
     a, b = known[left], known[right]
     chord = left + (right - left) * a / (a - b)

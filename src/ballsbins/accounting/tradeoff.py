@@ -1,19 +1,19 @@
-"""From a privacy curve to what an attacker can do: true-positive rate at a given false-positive rate.
+"""Compute from a privacy curve what an attacker can do: the true-positive rate at a given false-positive rate.
 
 A test that tells P from Q with false-positive rate α = Q(E) has true-positive rate P(E) ≤ D_K(P‖Q) + K·α for every
 K > 0, and the best test attains the minimum over K (the curve and the trade-off function are convex duals):
 
     TPR(α) = min_{K > 0} f(K),      f(K) = δ(log K) + K·α .
 
-Every K gives an upper bound. For the lower bound the range of K is cut into cells, each with a floor below f:
+Every K gives an upper bound. For the lower bound, the range of K is cut into cells, each with a floor below f:
 
-- δ falls and K·α rises: in [K₁, K₂], f ≥ δ(log K₂) + K₁·α. The cell left of all has K₁ = 0, the one right of all
+- δ falls and K·α rises, so f ≥ δ(log K₂) + K₁·α in [K₁, K₂]. The leftmost cell has K₁ = 0; the rightmost has
   K₂ = ∞, where δ ≥ 0.
-- f is convex: in a cell it lies above the line through the two points left of it, and the one through the two right
-  of it, extended.
+- f is convex, so in a cell it lies above the extended line through the two points to its left, and above the one
+  through the two points to its right.
 
 The cells with the lowest floors are split until the two bounds agree. So the lower bound holds wherever the minimum
-is, also where the bounds on δ are far apart. At α = 0 the rate is 0: noise is Gaussian, so Q(E) = 0 has P(E) = 0.
+is, even if the bounds on δ are far apart. At α = 0 the rate is 0: the noise is Gaussian, so Q(E) = 0 implies P(E) = 0.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from numpy.typing import NDArray
 from ballsbins.accounting.curve import Array, Curve, Direction, U
 
 # B1, B21: docs/derivation.md. The bounds hold whatever the numbers of rounds, cells and pieces are.
-_LARGEST = 700.0  # |ε| of a question
-_FIRST = np.array(
-    [0.0, 0.25, 1.0]
-)  # ε asked first; then farther out by these factors, to the left at least to −½
+_LARGEST = 700.0  # largest |ε| at which a curve is evaluated
+# The first ε to evaluate; then go farther out by these factors, on the left at least to −½.
+_FIRST = np.array([0.0, 0.25, 1.0])
 _FARTHER, _LEFT_FACTOR, _LEFT = np.array([2.0, 4.0]), 4.0, -0.5
-_ROUNDS = 12  # of splitting
-_CELLS = 12  # so many are split at a time
-_PIECES = 8  # into so many
+_ROUNDS = 12  # rounds of splitting
+_CELLS = 12  # cells split per round
+_PIECES = 8  # pieces per cell
 _AGREE = 1e-10  # relative distance of the bounds at which to stop
 _SHARE = 0.05  # or this share of the distance that the curve's own bounds leave
-_NARROW = 1e-6  # width in ε of a cell beside the best point that is not split
-_ROUNDING = 16 * U  # of exp and the sum δ + Kα (B1)
-_LINE = 32 * U  # of a point on an extended line, relative to all that is added up for it (B21)
+_NARROW = 1e-6  # a cell beside the best point is not split if it is narrower than this in ε
+_ROUNDING = 16 * U  # rounding of exp and of the sum δ + Kα (B1)
+_LINE = 32 * U  # rounding of a point on an extended line, relative to the size of its terms (B21)
 
 
 def true_positive_rate(
     curve: Curve, direction: Direction, false_positive_rate: float
 ) -> tuple[float, float, float]:
-    """(lower, value, upper) of the largest true-positive rate of any test."""
+    """Return (lower, value, upper) of the largest true-positive rate of any test."""
     if false_positive_rate in (0.0, 1.0):
         return (false_positive_rate,) * 3
     lower, value, upper, _ = _minimise(curve, direction, false_positive_rate)
@@ -52,12 +51,12 @@ def true_positive_rate(
 
 
 def best_threshold(curve: Curve, direction: Direction, false_positive_rate: float, right: float) -> float:
-    """The ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds, if it is not beyond `right`."""
+    """Return the ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds, if it is not beyond `right`."""
     return _minimise(curve, direction, false_positive_rate, right)[3]
 
 
 class _Points:
-    """The curve at all ε asked so far, in increasing order, and f there."""
+    """The curve at all ε evaluated so far, in increasing order, and f there."""
 
     def __init__(self, curve: Curve, direction: Direction, alpha: float) -> None:
         self._curve, self._direction, self._alpha = curve, direction, alpha
@@ -65,7 +64,7 @@ class _Points:
         self.delta: Array = np.empty((3, 0))
 
     def ask(self, new: Array) -> None:
-        """Evaluate the curve at ε that were not asked before."""
+        """Evaluate the curve at new ε."""
         found = self._curve.log_delta(new, self._direction)
         epsilon = np.append(self.epsilon, new)
         order = np.argsort(epsilon, kind="stable")
@@ -77,7 +76,7 @@ class _Points:
         return self.delta + np.exp(self.epsilon) * self._alpha
 
     def surround(self, right: float) -> None:
-        """Ask farther out until the minimum is not outside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
+        """Go farther out until the minimum is inside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
         most = min(-math.log(self._alpha), right)
         self.ask(np.unique(np.minimum(_FIRST, most)))
         while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
@@ -89,7 +88,7 @@ class _Points:
 def _minimise(
     curve: Curve, direction: Direction, alpha: float, right: float = _LARGEST
 ) -> tuple[float, float, float, float]:
-    """Lower, value and upper of min f, and the ε of the upper one; up to `right` if that is known to be enough."""
+    """Return lower, value and upper of min f, and the ε of the upper bound; search up to `right` if that suffices."""
     points = _Points(curve, direction, alpha)
     points.surround(right)
     for left in range(_ROUNDS, -1, -1):
@@ -104,12 +103,12 @@ def _minimise(
             break
         points.ask(new)
     upper = min(float(above[best]) * (1 + _ROUNDING), 1.0)
-    lower = min(max(float(floor.min()) * (1 - _ROUNDING), alpha), upper)  # guessing is a test, too
+    lower = min(max(float(floor.min()) * (1 - _ROUNDING), alpha), upper)  # random guessing is a test, too
     return lower, min(max(float(points.f[1].min()), lower), upper), upper, float(epsilon[best])
 
 
 def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray[np.intp]:
-    """The cells with the lowest floors, if below what is wanted, and until there are none those beside the best ε."""
+    """Return the cells to split: those with the lowest floors, if below `wanted`, and then also those beside `best`."""
     lowest = np.argsort(floor, kind="stable")[:_CELLS]
     lowest = lowest[floor[lowest] < wanted]
     if not lowest.size:
@@ -119,13 +118,13 @@ def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray
 
 
 def _floors(epsilon: Array, below: Array, above: Array, alpha: float) -> Array:
-    """Lower bounds on f left of all points, in the cells between them and right of all, from bounds on δ."""
+    """Return lower bounds on f left of all points, in the cells between them, and right of all, from bounds on δ."""
     k, gap = np.exp(epsilon), np.diff(epsilon)
     low, high = below + k * alpha, above + k * alpha
     simple = np.concatenate([below[:1], below[1:] + k[:-1] * alpha, k[-1:] * alpha])
     width = k[:-1] * np.expm1(gap)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # in cell i, between points i and i+1: a line up to its left end, and one from its right end on
+        # for cell i, between points i and i+1: a line that ends at its left end, and one that starts at its right end
         left = (low[1:-2] - high[:-3]) / width[:-2]
         right = (high[3:] - low[2:-1]) / width[2:]
         here = width[1:-1]
