@@ -7,8 +7,8 @@ with K = e^ε and K′ = (K − 1 + q)/q = 1 + expm1(ε)/q
     E(S − K)₊ = q·E(Z − K′)₊ = q·δ_G(log K′)              (remove, ε ≥ 0)
     E(K − S)₊ = q·E(K′ − Z)₊ = q·K′·δ_G(−log K′)          (add: e^ε times this at K = e^{−ε}; 0 if K′ ≤ 0)
 
-with δ_G the Gaussian closed form (gaussian.py): out of the money on both sides, nothing cancels. The
-product is taken by `composition`: an upper and a lower bound of the same quality, for any number of steps.
+where δ_G is the Gaussian closed form (gaussian.py). Both options are out of the money, so nothing cancels. The
+module `composition` computes the product: an upper and a lower bound of the same quality, for any number of steps.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ballsbins.accounting.epochs.survey import FLAT
 from ballsbins.accounting.gaussian import log_hockey_stick
 
 # B1, B16: docs/derivation.md.
-_STRIKE = 8 * U  # of K′ − 1 (B16)
-_LOG_STRIKE, _PART = 2 * U, 4  # of log K′, relative to its size and four units (B16)
-_LARGE = 30.0  # ε from which expm1 may grow too large: log K′ comes from ε + log T instead
-_EDGE = 16 * U  # of −n·log(1 − q), and of 1 − e^{ε−edge} (B1)
-_POWER = 128 * U  # of n·log Φ: scipy's log_ndtr is off by a few tens of roundings (B16)
-_LEAST_GAP = 1e-300  # from the edge, against 0/0
-_THRESHOLDS = 65  # events C that are tried; each gives a bound, so more only make it better
+_STRIKE = 8 * U  # rounding of K′ − 1 (B16)
+_LOG_STRIKE, _PART = 2 * U, 4  # rounding of log K′, relative to its size and four units (B16)
+_LARGE = 30.0  # from this ε on, expm1 may grow too large: log K′ comes from ε + log T instead
+_EDGE = 16 * U  # rounding of −n·log(1 − q), and of 1 − e^{ε−edge} (B1)
+_POWER = 128 * U  # rounding of n·log Φ: scipy's log_ndtr is off by a few tens of roundings (B16)
+_LEAST_GAP = 1e-300  # least distance from the edge, to avoid 0/0
+_THRESHOLDS = 65  # number of C to try; each gives a valid bound, so more can only improve the best
 _FARTHEST, _DOUBLE = 10.0, 36.0  # deviations: beyond, events are too rare to matter; Φ(−36) is still a double
-# of the largest loss: from there, ε are stepped back by these factors
+# Beyond this fraction of the largest loss, step ε back by these factors.
 _LAST, _BACK = 0.9, (0.9, 0.8, 0.7, 0.5)
 
 
@@ -48,7 +48,7 @@ class PoissonStepCurve(Curve):
     method = "closed form"
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε)."""
+        """Return bounds on log δ(ε)."""
         lower, upper = self._remove(epsilon) if direction == REMOVE else self._add(epsilon)
         upper = np.minimum(upper, 0.0)
         return Interval(lower, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper), upper)
@@ -86,19 +86,19 @@ class PoissonStepCurve(Curve):
 
 
 def _steepness(epsilon: Array, s: float) -> Array:
-    """More than −dlog δ_G/dε = R(x+s)/(R(x) − R(x+s)), which grows like x/s."""
+    """Return more than −dlog δ_G/dε = R(x+s)/(R(x) − R(x+s)), which grows like x/s."""
     return 2 + (2 + 2 * np.abs(epsilon / s - 0.5 * s)) / s
 
 
 @dataclass(frozen=True)
 class PoissonMaximumCurve(Curve):
-    """Bounds for all of `taken` steps in closed form, for ε ≥ 0. Lower, from the events that no step shows C or more:
+    """Closed-form bounds for all of `taken` steps, for ε ≥ 0. Lower, from the events that no step reaches C:
 
         Q(max < C) = Φ(C/σ)^n,       P(max < C) = [(1−q)·Φ(C/σ) + q·Φ((C−1)/σ)]^n ,
 
     δ ≥ Q(max < C) − e^ε P(max < C) for `add`, P(max ≥ C) − e^ε Q(max ≥ C) for `remove`, at any C. Upper, for `add`:
-    1 − e^ε(1−q)^n, for P has at least (1−q)^n of Q. With little noise it is plain to see in which batches an example
-    was, and these are next to all there is.
+    1 − e^ε(1−q)^n, because P ≥ (1−q)^n·Q. With little noise, it is obvious which batches contained an example, and
+    these bounds are nearly the truth.
     """
 
     noise_multiplier: float
@@ -110,23 +110,23 @@ class PoissonMaximumCurve(Curve):
 
     @property
     def most(self) -> float:
-        """The largest loss of `add`, −n·log(1−q), or a little more: beyond, δ is 0."""
+        """The largest loss of `add`, −n·log(1−q), or slightly more: beyond it, δ is 0."""
         return -self.taken * math.log1p(-1 / self.steps) * (1 + _EDGE)
 
     def slope(self, epsilon: Array) -> Array:
-        """−dlog δ/dε of the upper bound of `add`, at least FLAT."""
+        """Return −dlog δ/dε of the upper bound of `add`, at least FLAT."""
         x = np.minimum(epsilon - self.most, -_LEAST_GAP)
         return np.maximum(np.exp(x) / -np.expm1(x), FLAT)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """The best of some C; roundings go outwards."""
+        """Return the bounds at the best of several C, rounded outwards."""
         sigma = self.noise_multiplier
         largest = min(1.0 + _FARTHEST * sigma, _DOUBLE * sigma)
         C = np.linspace(0.0, largest, _THRESHOLDS)[:, None]
         one = log_ndtr(C / sigma)
         log_q = self.taken * one
         log_p = self.taken * (one + np.log1p(np.expm1(log_ndtr((C - 1.0) / sigma) - one) / self.steps))
-        # both are sums of negative terms: rounding is relative, and goes against the bound
+        # both are sums of negative terms, so rounding is relative; it is applied conservatively
         log_q, log_p = log_q * (1 + _POWER), log_p * (1 - _POWER)
         with np.errstate(divide="ignore"):
             if direction == REMOVE:
@@ -151,14 +151,14 @@ class PoissonCurve(ComposedCurve):
     def __init__(
         self, noise_multiplier: float, steps: int, taken: int, accuracy: Accuracy | None = None
     ) -> None:
-        """The loss of a step is at least log(1 − q), and with many steps mostly close to that."""
+        """Compose the steps; the loss of a step is at least log(1 − q), and with many steps mostly close to it."""
         edge = -math.log1p(-1 / steps)
         self._maximum = PoissonMaximumCurve(noise_multiplier, steps, taken)
         step = PoissonStepCurve(noise_multiplier, steps)
         super().__init__([(step, taken)], accuracy, edge=edge, around=self._maximum)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """By composition, `add` with what is known of the maximum in closed form."""
+        """Return bounds by composition; for `add`, also use the closed-form bounds from the maximum."""
         if direction == REMOVE:
             return super().at(epsilon, direction)
         closed = self._maximum.at(epsilon, direction)
@@ -173,7 +173,7 @@ class PoissonCurve(ComposedCurve):
         return Interval(lower, value, upper)
 
     def _composed(self, epsilon: Array) -> Interval:
-        """`add` by composition. Near the end of all losses that gives no upper bound, but δ falls: step back."""
+        """Return `add` by composition. Near the largest loss this has no upper bound; δ falls, so use a smaller ε."""
         found = super().at(epsilon, ADD)
         lower, value, upper = (np.array(row) for row in (found.lower, found.value, found.upper))
         for k in np.flatnonzero((epsilon > _LAST * self._maximum.most) & (upper == 0.0)):

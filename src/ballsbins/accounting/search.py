@@ -166,7 +166,7 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
 def _next_points(
     table: _Table, side: int, targets: Array, left: Array, right: Array, slow: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """Return three points to evaluate for each root, and their distance from it if they are the last (otherwise 0)."""
+    """Return three points to evaluate for each root, and their distance from it if they are the last (else 0)."""
     with np.errstate(all="ignore"):
         # if one side is unknown, go at most to twice or half the known end
         a = np.where(np.isneginf(left), 0.5 * right, left)
@@ -188,7 +188,7 @@ def _next_points(
 
 
 def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
-    """Return three points between a and b, spaced in logs if these are far apart; beyond them if a side is unknown."""
+    """Return three points between a and b, in logs if these are far apart; beyond them if one side is unknown."""
     even = a[:, None] + (b - a)[:, None] * _QUARTERS
     quarters = a[:, None] * (b / a)[:, None] ** _QUARTERS
     steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
@@ -233,7 +233,7 @@ def _interpolated(table: _Table, side: int, targets: Array) -> tuple[Array, Arra
 
 
 def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
-    """Return a lower and an upper ε for each target: from the table if the bounds are close, otherwise by a search."""
+    """Return a lower and an upper ε for each target: from the table if the bounds are close, else by a search."""
     left, right = table.bracket(_LOWER, targets)[0], table.bracket(_UPPER, targets)[1]
     for side, found in ((_UPPER, right), (_LOWER, left)):
         with np.errstate(invalid="ignore"):

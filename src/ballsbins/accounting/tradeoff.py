@@ -13,7 +13,7 @@ Every K gives an upper bound. For the lower bound, the range of K is cut into ce
   through the two points to its right.
 
 The cells with the lowest floors are split until the two bounds agree. So the lower bound holds wherever the minimum
-is, even if the bounds on δ are far apart. At α = 0 the rate is 0: the noise is Gaussian, so Q(E) = 0 implies P(E) = 0.
+is, even if the bounds on δ are far apart. At α = 0 the rate is 0: noise is Gaussian, so Q(E) = 0 implies P(E) = 0.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ballsbins.accounting.curve import Array, Curve, Direction, U
 
 # B1, B21: docs/derivation.md. The bounds hold whatever the numbers of rounds, cells and pieces are.
 _LARGEST = 700.0  # largest |ε| at which a curve is evaluated
-# The first ε to evaluate; then go farther out by these factors, on the left at least to −½.
-_FIRST = np.array([0.0, 0.25, 1.0])
+_FIRST = np.array([0.0, 0.25, 1.0])  # the first ε to evaluate: a choice
+# Then go farther out by these factors, on the left at least to −½.
 _FARTHER, _LEFT_FACTOR, _LEFT = np.array([2.0, 4.0]), 4.0, -0.5
 _ROUNDS = 12  # rounds of splitting
 _CELLS = 12  # cells split per round
@@ -108,7 +108,7 @@ def _minimise(
 
 
 def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray[np.intp]:
-    """Return the cells to split: those with the lowest floors, if below `wanted`, and then also those beside `best`."""
+    """Return the cells to split: those with the lowest floors, if below `wanted`, and with them those beside `best`."""
     lowest = np.argsort(floor, kind="stable")[:_CELLS]
     lowest = lowest[floor[lowest] < wanted]
     if not lowest.size:

@@ -1,22 +1,22 @@
-"""Batches truncated to at most B examples: what it costs, and the least B for a share of δ.
+"""The privacy cost of truncating batches to at most B examples, and the least B for a given share of δ.
 
 **Upper bound.** A batch of balls-and-bins or Poisson has Bin(n, 1/T) examples. Unless some batch has more than B,
 nothing changes, so by Chua et al. (2024b, prop. 3.2, thm 3.3; the paper's appendix C)
 
     δ_truncated(ε) ≤ g(ε) = δ(ε) + (1 + e^ε)·p,     p = batches·Pr[Bin(n, 1/T) > B] ,
 
-with as many batches as are drawn (fixed bins are drawn once). g is convex in e^ε, so it falls up to some ε* and rises
-then, whereas δ_truncated only falls: the bound is g(ε) up to ε*, and g(ε*) beyond. It is not the curve of a pair:
-composition goes first, truncation last.
+where `batches` is the number of batches drawn (fixed bins are drawn once). g is convex in e^ε, so it falls up to some
+ε* and then rises, whereas δ_truncated only falls: the bound is g(ε) up to ε*, and g(ε*) beyond. It is not the curve
+of a pair, so composition comes first and truncation last.
 
 **Lower bound.** Truncation may also protect, since it drops examples at random. If all gradients but that of one
-example are 0, only steps that drop this example are changed. So Q stays as it was, and P is changed only where the
+example are 0, truncation changes only steps that drop this example. So Q is unchanged, and P changes only if the
 example is dropped, with a probability of at most d. So |P_truncated(E) − P(E)| ≤ d for every event E, and
 
     remove: δ_truncated(ε) ≥ δ(ε) − d,      add: δ_truncated(ε) ≥ δ(ε) − e^ε·d,      both: ≥ 1 − e^ε ,
     d = batches/T·Pr[Bin(n − 1, 1/T) ≥ B]   (in a batch with probability 1/T, and then with B or more others).
 
-δ falls in ε and what is taken away does not, so the lower bound falls, too.
+δ falls in ε and the subtracted term does not, so the lower bound also falls.
 
 **Tail.** With k = B + 1 > nq,
 
@@ -27,15 +27,16 @@ cut off with its geometric bound, and b(k) by Loader's saddlepoint form
     log b(k) = s(n) − s(k) − s(n−k) − D(k, nq) − D(n−k, n(1−q)) + ½ log(n/(2πk(n−k))),
     D(x, m) = x log(x/m) + m − x,   s(n) = log n! − (n+½) log n + n − ½ log 2π ,
 
-which loses nothing for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹ and by some
-roundings of k − nq, more than its error.
+which loses no digits for n = 10⁹ and beyond, where log-gammas cancel. The result is raised by 10⁻⁹ and by several
+roundings of k − nq, which is more than its error.
 
-The sum has some √(nq) terms. Where that is too many, log r_j falls by at least d = 1/(n−k) + 1/(k+J) a step up to
-j = J, so r₁…r_j ≤ g(j) = exp(−aj − d·j(j−1)/2) with a = −log r₁, and the sum is at most
+The sum has about √(nq) terms. If that is too many, a bound replaces it: log r_j falls by at least
+d = 1/(n−k) + 1/(k+J) per step up to j = J, so r₁…r_j ≤ g(j) = exp(−aj − d·j(j−1)/2) with a = −log r₁, and the sum is
+at most
 
     1 + ∫₀^∞ g(x) dx + g(J)/(1 − r₁),      ∫₀^∞ g = R(a/√d − √d/2)/√d,  R Mills' ratio:
 
-too much by a relative 10/√k or so. (g rises at first if a < d/2, by less than a relative d.)
+which is too large by about 10/√k, relative. (g rises at first if a < d/2, by less than a relative d.)
 """
 
 from __future__ import annotations
@@ -50,28 +51,28 @@ from ballsbins.accounting.gaussian import mills_ratio
 from ballsbins.accounting.tradeoff import best_threshold
 
 # B1, B20: docs/derivation.md.
-_SAFETY = 1e-9  # by which a log tail is raised: more than the error of its sum (B20)
-_MEAN = 8 * U  # of k − nq, whose error comes with the slope of the tail (B20)
-_POWER = 1e-15  # relative, of n·log q (B20)
-_MANY = 1e10  # n·q·(1−q) from which the tail is not summed but bounded: √ of it terms are 10⁵
+_SAFETY = 1e-9  # raise a log tail by this: more than the error of its sum (B20)
+_MEAN = 8 * U  # rounding of k − nq, which the slope of the tail multiplies (B20)
+_POWER = 1e-15  # relative rounding of n·log q (B20)
+_MANY = 1e10  # from this n·q·(1−q) on, the tail is bounded, not summed: the sum would have √ of it, 10⁵ terms
 _BLOCK = 4096  # terms at a time
-_REST = 1e-12  # of the sum: what is left is then less, and is added (B20)
-_FAR = 12  # in units of √k: J of the closed form, where g(J) is e⁻⁷² or less
+_REST = 1e-12  # stop when the remainder is below this fraction of the sum; the remainder is added (B20)
+_FAR = 12  # J of the closed form in units of √k: g(J) is e⁻⁷² or less there
 _STIRLING = 16  # n from which five terms of Stirling's series have all digits; one over its coefficients:
 _STIRLING_SERIES = 12, 360, 1260, 1680, 1188
 _CLOSE = 0.1  # |x − m|/(x + m) up to which the deviance is a series: beyond, it loses less than two digits
-# how far ahead to look whether the sum rises, relative; from the last ε that is to 700, the largest ε of a question
+# Relative distance ahead at which to test whether the sum rises; from the last ε, this leads to 700, the largest ε.
 _AHEAD, _LAST, _LEAST_TURN = 0.01, 693.0, 1e-6
-_IDLE = -30.0  # log of a share of what truncation adds that no digit of the sum shows
-_LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is the least double or so
-_ADDED = 32 * U  # of what truncation adds, relative to |log δ| (B1)
-_TAKEN = 16 * U  # of the share that truncation takes away (B1)
+_IDLE = -30.0  # log of a ratio to what truncation adds, so small that no digit of the sum shows it
+_LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is about the least double
+_ADDED = 32 * U  # rounding of what truncation adds, relative to |log δ| (B1)
+_TAKEN = 16 * U  # rounding of the share that truncation takes away (B1)
 
 
 def log_binomial_tail(n: int, q: float, B: int) -> float:
-    """An upper bound on log Pr[Bin(n, q) > B], 0 if B is below the mean.
+    """Return an upper bound on log Pr[Bin(n, q) > B]; it is 0 if B is below the mean.
 
-    Above the mean it is tight to 10⁻⁹, or to 10⁻³ where the variance is above 10¹⁰.
+    Above the mean it is tight to 10⁻⁹, or to 10⁻³ if the variance is above 10¹⁰.
     """
     if n <= B or q <= 0:
         return -math.inf
@@ -91,7 +92,7 @@ def log_binomial_tail(n: int, q: float, B: int) -> float:
 
 
 def _sum(n: int, k: int, odds: float) -> float:
-    """1 + r₁ + r₁r₂ + …, term by term."""
+    """Return 1 + r₁ + r₁r₂ + …, summed term by term."""
     total, product, j = 1.0, 1.0, 1
     while True:
         block = np.arange(j, min(j + _BLOCK, n - k + 1), dtype=np.float64)
@@ -106,7 +107,7 @@ def _sum(n: int, k: int, odds: float) -> float:
 
 
 def _sum_bound(n: int, k: int, odds: float) -> float:
-    """An upper bound on the same in closed form."""
+    """Return an upper bound on the same sum in closed form."""
     first = (n - k) / (k + 1) * odds
     far = min(math.ceil(_FAR * math.sqrt(k)), n - k)
     a, d = -math.log(first), 1 / (n - k) + 1 / (k + far)
@@ -124,7 +125,7 @@ def _stirling_error(n: int) -> float:
 
 
 def _deviance(x: float, m: float) -> float:
-    """x log(x/m) + m − x, by a series in (x−m)/(x+m) where they are close."""
+    """Return x log(x/m) + m − x, by a series in (x−m)/(x+m) if they are close."""
     if abs(x - m) > _CLOSE * (x + m):
         return x * math.log(x / m) + m - x
     v = (x - m) / (x + m)
@@ -138,19 +139,19 @@ def _deviance(x: float, m: float) -> float:
 
 
 def log_overflow_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
-    """Log p, at most 0: an upper bound on the probability that any of `batches` batches has more than B."""
+    """Return log p ≤ 0, where p bounds the probability that any of `batches` batches has more than B examples."""
     return min(0.0, math.log(batches) + log_binomial_tail(num_examples, 1 / steps, max_batch_size))
 
 
 def log_drop_probability(num_examples: int, steps: int, max_batch_size: int, batches: int) -> float:
-    """Log d, at most 0: an upper bound on the probability that any of `batches` batches drops a given example."""
+    """Return log d ≤ 0, where d bounds the probability that any of `batches` batches drops a given example."""
     tail = log_binomial_tail(num_examples - 1, 1 / steps, max_batch_size - 1)
     every = log_overflow_probability(num_examples, steps, max_batch_size, batches)
     return min(every, math.log(batches) - math.log(steps) + tail + _SAFETY)
 
 
 def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: float) -> int:
-    """The least B with p ≤ e^{log_p}."""
+    """Return the least B with p ≤ e^{log_p}."""
     low, high = 0, num_examples  # p(high) = 0
     while low < high:
         middle = (low + high) // 2
@@ -162,10 +163,13 @@ def least_max_batch_size(num_examples: int, steps: int, batches: int, log_p: flo
 
 
 class Truncated(Curve):
-    """A curve with what truncation may add on its upper side and take from its lower side; both fall in ε."""
+    """A curve whose upper bound includes what truncation may add, and whose lower bound what it may remove.
+
+    Both bounds fall in ε.
+    """
 
     def __init__(self, curve: Curve, log_p: float, log_drop: float) -> None:
-        """`log_p` as of `log_overflow_probability`, `log_drop` as of `log_drop_probability`."""
+        """Take `log_p` from `log_overflow_probability` and `log_drop` from `log_drop_probability`."""
         self.curve, self.log_p, self.log_drop = curve, log_p, log_drop
         self.kind, self.method, self.confidence = curve.kind, curve.method, curve.confidence
         self.pointwise, self.fallback = curve.pointwise, curve.fallback
@@ -182,19 +186,19 @@ class Truncated(Curve):
         return self.curve
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array | None:
-        """That of the curve: truncation changes little."""
+        """Return the sketch of the curve: truncation changes little."""
         return self.curve.sketch(epsilon, direction)
 
     def at(self, epsilon: Array, direction: Direction) -> Interval:
-        """As `log_delta`."""
+        """Return the same as `log_delta`."""
         return self.with_penalty(epsilon, direction)[0]
 
     def log_delta(self, epsilon: Array, direction: Direction) -> Interval:
-        """Bounds on log δ(ε) of the truncated batches."""
+        """Return bounds on log δ(ε) of the truncated batches."""
         return self.with_penalty(epsilon, direction)[0]
 
     def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
-        """The same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
+        """Return the same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         if self.log_p == -math.inf or not epsilon.size:
             return self.curve.log_delta(epsilon, direction), np.zeros(epsilon.shape)
@@ -213,10 +217,10 @@ class Truncated(Curve):
         return Interval(lower, np.clip(value, lower, upper), upper), np.minimum(penalty, np.exp(upper))
 
     def _plain(self, epsilon: Array, direction: Direction, turn: float) -> Interval:
-        """The curve without truncation, its digits only where an answer has any use for them.
+        """Return the curve without truncation, with all digits only where the answer needs them.
 
-        Beyond ε* the upper bound is that at ε*, and the lower one is nothing where an example is dropped more often
-        than δ: a cheap bound that shows this is enough.
+        Beyond ε*, the upper bound is the one at ε*, and the lower bound is trivial if an example is dropped more often
+        than δ. A cheap bound that shows this is enough.
         """
         rough = self.curve.log_upper(np.maximum(epsilon, 0.0), direction) if turn < math.inf else None
         if rough is None:
@@ -228,7 +232,7 @@ class Truncated(Curve):
         return Interval(*rows)
 
     def penalty_share(self, epsilon: Array, log_delta: Array) -> Array:
-        """(1 + e^ε)·p, the part of δ that truncation takes at an ε found for it; all of δ where no ε was."""
+        """Return (1 + e^ε)·p, the part of δ that truncation uses up at the ε found for it; all of δ if none was."""
         if self.log_p == -math.inf:
             return np.zeros(epsilon.shape)
         return np.exp(np.minimum(self._log_penalty(epsilon), log_delta))
@@ -242,17 +246,17 @@ class Truncated(Curve):
         return self.log_p + np.logaddexp(0.0, epsilon)
 
     def _turn(self, most: float, direction: Direction) -> float:
-        """The ε* at which δ(ε) + (1 + e^ε)p is least; ∞ if it need not be known because it is beyond `most`.
+        """Return the ε* at which δ(ε) + (1 + e^ε)p is least; ∞ if it is beyond `most` and so need not be known.
 
-        A Monte Carlo curve whose confidence is that of one answer is asked for no other ε, and has the sum itself.
+        A Monte Carlo curve whose confidence holds for one answer only is not evaluated at other ε; it uses the sum.
         """
         if self.pointwise or self.log_p >= 0.0:  # with p = 1 the bound is 1
             return math.inf
         if direction not in self._turns:
             if not self._rises(most, direction):
                 return math.inf
-            # The sum is convex in e^ε: where it rises, its least value is not farther out, where δ is hard to know.
-            # Where to look from does not depend on the question, so neither does what is found.
+            # The sum is convex in e^ε: where it rises, its minimum is not farther out, where δ is hard to compute.
+            # The start of the search does not depend on the question, so neither does its result.
             right = min(self.curve.scale, _LAST)
             while right < _LAST and not self._rises(right, direction):
                 right = min(2.0 * right, _LAST)
@@ -264,7 +268,7 @@ class Truncated(Curve):
         return self._turns[direction]
 
     def _rises(self, epsilon: float, direction: Direction) -> bool:
-        """Whether the sum is larger a little beyond an ε."""
+        """Whether the sum is larger slightly beyond an ε."""
         at = min(epsilon, _LAST)
         near = np.array([at, at + _AHEAD * max(abs(at), _LEAST_TURN)])
         here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
