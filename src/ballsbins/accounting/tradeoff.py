@@ -108,7 +108,7 @@ def _minimise(
 
 
 def _to_split(floor: Array, wanted: float, best: int, epsilon: Array) -> NDArray[np.intp]:
-    """Return the cells to split: those with the lowest floors, if below `wanted`, and with them those beside `best`."""
+    """Return cells to split: those with the lowest floors, if below `wanted`; if any, also those beside `best`."""
     lowest = np.argsort(floor, kind="stable")[:_CELLS]
     lowest = lowest[floor[lowest] < wanted]
     if not lowest.size:

@@ -198,7 +198,7 @@ class Truncated(Curve):
         return self.with_penalty(epsilon, direction)[0]
 
     def with_penalty(self, epsilon: Array, direction: Direction) -> tuple[Interval, Array]:
-        """Return the same, and what truncation adds to the upper δ(ε): that bound minus the one without truncation."""
+        """Return the same, and what truncation adds to the upper δ(ε): that bound minus the untruncated one."""
         epsilon = np.asarray(epsilon, dtype=np.float64)
         if self.log_p == -math.inf or not epsilon.size:
             return self.curve.log_delta(epsilon, direction), np.zeros(epsilon.shape)
@@ -219,8 +219,8 @@ class Truncated(Curve):
     def _plain(self, epsilon: Array, direction: Direction, turn: float) -> Interval:
         """Return the curve without truncation, with all digits only where the answer needs them.
 
-        Beyond ε*, the upper bound is the one at ε*, and the lower bound is trivial if an example is dropped more often
-        than δ. A cheap bound that shows this is enough.
+        Beyond ε*, the upper bound is the one at ε*, and the lower bound is trivial if an example is dropped more
+        often than δ. A cheap bound that shows this is enough.
         """
         rough = self.curve.log_upper(np.maximum(epsilon, 0.0), direction) if turn < math.inf else None
         if rough is None:
