@@ -36,9 +36,10 @@ If all epochs have the same batches (fixed bins, deterministic batches), only ep
 All epochs of a directory belong to one run. Their batches follow from the run's own key, which `Key.for_run` derives
 from the master key and `run`, the run's public id. Other runs of the same master key have unrelated batches.
 
-The key's commitment is the only thing in `Manifest.public` that depends on the key. The rest of manifest.json
-(`files`: sizes and checksums of the parts), the batches, their sizes and the offsets reveal the assignment and are as
-secret as the key: show them to nobody, and remove them after training. The dictionaries are as secret as the data.
+Only the commitment and the keyed digests of the inputs in `Manifest.public` depend on the key. The rest of
+manifest.json (`files`: sizes and checksums of the parts), the batches, their sizes and the offsets reveal the
+assignment and are as secret as the key: show them to nobody, and remove them after training. The dictionaries are as
+secret as the data.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from ballsbins.samplers import Sampler
 class TrainingPlan:
     """The public plan of a run: batches, noise, clip norm, learning rate and network.
 
-    A plan without noise (`noise_multiplier` 0) is not private, and one without `clip_norm` is plain SGD. The learning
-    rate falls along a cosine from `learning_rate` to 0 over all steps.
+    A plan without noise (`noise_multiplier` 0) is not private, and one without `clip_norm` neither clips nor adds
+    noise. The learning rate falls along a cosine from `learning_rate` to 0 over all steps.
 
     Args:
         sampler: how batches are drawn. Batches of balls-and-bins and Poisson vary in size, so their sampler needs
@@ -92,9 +92,7 @@ class TrainingPlan:
             InvalidInputError: the mechanism's last epoch is unfinished, or an argument is out of its range.
         """
         if mechanism.last_epoch_steps is not None:
-            advice = (
-                "TrainingPlan whole epochs; `train(…, stop_after=…)` stops early, and says so in the card."
-            )
+            advice = "Plan whole epochs; `train(…, stop_after=…)` stops early, and says so in the card."
             raise InvalidInputError("last_epoch_steps", mechanism.last_epoch_steps, "None in a plan", advice)
         return TrainingPlan(
             mechanism.sampler, mechanism.epochs, mechanism.noise_multiplier, clip_norm=clip_norm, **rest

@@ -37,7 +37,7 @@ _ROWS = 1 << 17  # rows to gather before whole batches are written
 
 @dataclass(frozen=True)
 class Job:
-    """What a task needs to know. It is not secret: only the commitment in it depends on the key."""
+    """What a task needs to know. It is not secret: only a commitment and keyed digests in it depend on the key."""
 
     directory: str
     scratch: str

@@ -225,7 +225,7 @@ def evaluate(model: Model, parameters: Parameters, splits: Mapping[str, Examples
         logits = scores(model, parameters, examples.integers, examples.categories).astype(np.float64)
         if not np.isfinite(logits).all():
             raise DivergedError(
-                "The trained model gives values that are no numbers. Lower the learning rate."
+                "The trained model gives values that are not finite. Lower the learning rate."
             )
         found[f"{name}_auc"] = area_under_curve(examples.labels, logits)
         found[f"{name}_log_loss"] = float(np.mean(np.logaddexp(0.0, logits) - examples.labels * logits))

@@ -284,7 +284,7 @@ class TrainingRun:
     def _look(self, watched: Watched, steps: int, progress: Callable[[StepProgress], None] | None) -> None:
         if not bool(watched.finite):
             raise DivergedError(
-                f"A gradient or a parameter at step {steps:,} of {self.plan.total_steps:,} is not a number: training "
+                f"A gradient or a parameter at step {steps:,} of {self.plan.total_steps:,} is not finite: training "
                 "stopped. The last checkpoint is whole. Lower the learning rate, or look for extreme values in the "
                 "data. Do not publish that it stopped, or where: no noise hides that."
             )
