@@ -86,3 +86,9 @@ def test_a_bound_shows_its_interval_and_its_method():
     assert repr(Bound("epsilon", 1.0, 1.5, 2.0, "bounds", "two curves")) == (
         "Bound(epsilon: 1 ≤ 1.5 ≤ 2, method='two curves')"
     )
+
+
+def test_answers_keep_the_shape_of_the_question_in_json():
+    deltas = np.array([[1e-6, 1e-5, 1e-4], [1e-3, 0.01, 0.1]])
+    saved = Mechanism(Deterministic(10), 1.0).epsilon(deltas).to_dict()
+    assert np.shape(saved["upper"]) == deltas.shape

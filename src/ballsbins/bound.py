@@ -146,7 +146,7 @@ class Directions(Mapping[str, Bound]):
 def _plain(number: Number) -> Any:
     """Convert to a float, or to nested lists of floats; infinities become strings, because JSON has none."""
     if np.ndim(number) > 0:
-        return [_plain(float(part)) for part in np.asarray(number).ravel()]
+        return [_plain(part) for part in np.asarray(number)]
     value = float(number)
     return value if np.isfinite(value) else str(value)
 
