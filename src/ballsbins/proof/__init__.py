@@ -1,1 +1,1 @@
-"""Proved bounds on δ: ball arithmetic with an explicit bound for everything that is left out (docs/proof.md)."""
+"""Proved bounds on δ: ball arithmetic with an explicit bound on everything that is left out (docs/proof.md)."""

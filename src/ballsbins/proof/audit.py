@@ -2,7 +2,7 @@
 
     python -m ballsbins.proof.audit [KIND FIRST LAST]
 
-asks the questions FIRST to LAST − 1 of a kind, or a few hundred of all kinds. A question depends on its number alone,
+asks the questions FIRST to LAST − 1 of a kind, or a few hundred of all kinds. A question depends only on its number,
 so a long audit can be run in pieces.
 """
 
@@ -36,7 +36,7 @@ _TIGHT = 1e-14  # relative width of proofs of one epoch: about what doubles can 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the accountant's interval stands to the proved one, whose relative width is given; or why there is none."""
+    """How the accountant's interval compares with the proved one (of relative width `width`); or why none exists."""
 
     words: str
     width: float = math.nan
@@ -65,7 +65,7 @@ def question(kind: str, number: int) -> tuple[Mechanism, float]:
 
 
 def verdict(mechanism: Mechanism, epsilon: float) -> Verdict:
-    """How the accountant's interval for δ, in both directions, stands to the proved one."""
+    """Compare the accountant's interval for δ with the proved one, in both directions."""
     try:
         proved = _enclosures(mechanism, epsilon)
     except (AccuracyError, InvalidInputError) as error:
@@ -84,7 +84,7 @@ def verdict(mechanism: Mechanism, epsilon: float) -> Verdict:
 
 
 def _enclosures(mechanism: Mechanism, epsilon: float) -> dict[str, tuple[Fraction, Fraction]]:
-    """The proved ends of δ in each direction; those of one epoch far closer than a certificate states them."""
+    """The proved bounds on δ in each direction; for one epoch, far tighter than those of a certificate."""
     bins = bins_of(mechanism)
     if isinstance(bins, Bins):
         balls = {name: enclose(bins, exact_fraction(epsilon), name, _TIGHT) for name in DIRECTIONS}
@@ -94,7 +94,7 @@ def _enclosures(mechanism: Mechanism, epsilon: float) -> dict[str, tuple[Fractio
 
 
 def open_share(mechanism: Mechanism, epsilon: float, width: float) -> float:
-    """A relative width of δ as a share of ε, by the slope of the curve."""
+    """Convert a relative width of δ to a fraction of ε, by the slope of the curve."""
     ahead = epsilon * 1.001
     fall = float(mechanism.log_delta(epsilon).value) - float(mechanism.log_delta(ahead).value)
     return -math.log1p(-width) / fall * 0.001 if fall > 0 and width < 1 else math.nan
@@ -119,7 +119,7 @@ def audit(kind: str, first: int, last: int) -> Counter[str]:
 
 
 def main() -> None:
-    """Audit what the command line names."""
+    """Run the audit that the command line asks for."""
     pieces = [(kind, 0, number) for kind, number in QUESTIONS.items()]
     if len(sys.argv) > 1:
         pieces = [(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))]

@@ -18,8 +18,8 @@ from scipy.special import lambertw
 from ballsbins.proof.budget import spend
 from ballsbins.proof.transform import Transform, choose_lattice
 
-_GUARD = 12.0  # nats beyond what is needed: a choice
-_MORE_BITS = 40  # beyond what is needed: a choice
+_GUARD = 12.0  # extra nats of accuracy: a choice
+_MORE_BITS = 40  # extra bits of precision: a choice
 _BITS = 1 / math.log(2)
 _OFFSETS = np.linspace(-16.0, 10.0, 261)
 
@@ -41,12 +41,12 @@ class Sketch:
     """A sum of independent log-normals, `count` of each σ², in doubles."""
 
     def __init__(self, groups: Sequence[tuple[int, float]], strike: float, excess: float) -> None:
-        """Give the groups, the strike κ, and κ minus the mean of the sum (which κ alone may have lost)."""
+        """Take the groups, the strike κ, and κ minus the mean of the sum, which rounding of κ may have lost."""
         self.groups, self.strike, self.excess = groups, strike, excess
         self.spread = sum(n * v for n, v in groups)  # Σ n σ²
 
     def log_transform(self, r: float) -> float:
-        """log of e^{κr} Π L(r)^n for r > 0; the drift is taken out, so that nothing is lost at many steps."""
+        """log of e^{κr} Π L(r)^n for r > 0; the drift is removed, so that no digits are lost with many steps."""
         return self.excess * r + sum(n * (log_laplace(r, v) + r) for n, v in self.groups)
 
     def slope(self, r: float) -> float:
@@ -59,7 +59,7 @@ class Sketch:
 
     @cached_property
     def saddle(self) -> float:
-        """Least point of e^{κr} Π L(r)^n / r² on r > 0."""
+        """The r > 0 that minimises e^{κr} Π L(r)^n / r²."""
         low, high = -80.0, 250.0
         for _ in range(50):
             mid = (low + high) / 2
@@ -70,14 +70,14 @@ class Sketch:
 
 @dataclass(frozen=True)
 class Basket:
-    """X = Σ Z over `count` log-normals of each σ²; `strike` gives κ at the precision that is set."""
+    """X = Σ Z over `count` log-normals of each σ²; `strike` gives κ at the current precision."""
 
     groups: tuple[tuple[int, fmpq], ...]
     strike: Callable[[], arb]
 
     @property
     def count(self) -> int:
-        """How many there are: the mean of X."""
+        """The number of log-normals, which is the mean of X."""
         return sum(n for n, _ in self.groups)
 
     @property
@@ -94,7 +94,7 @@ class Basket:
 
 
 def laplace_at(r: arb, sigma2: fmpq, count: int = 1) -> arb:
-    """L(r) for real r > 0, with a relative error that its power `count` survives."""
+    """L(r) for real r > 0, accurate enough for its power `count`."""
     v = float(fmpq_float(sigma2))
     size = float(r.log().mid())
     nats = 30.0 + math.log(count) - log_laplace(math.exp(size), v) + _GUARD
@@ -104,12 +104,12 @@ def laplace_at(r: arb, sigma2: fmpq, count: int = 1) -> arb:
 
 
 def fmpq_float(x: fmpq) -> float:
-    """The nearest double, or one beside it."""
+    """The nearest double, or a neighbour of it."""
     return int(x.p) / int(x.q)
 
 
 class Product:
-    """Λ(ω) = Π L(ω)^n on a contour: lattices first, tables once the precision is set."""
+    """Λ(ω) = Π L(ω)^n on a contour: lattices are chosen first, tables are built once the precision is set."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Product:
         *,
         upright: bool = False,
     ) -> None:
-        """Choose lattices for sums to e^−nats of their peak, which is at |ω| = `peak`; with θ = 0 if upright."""
+        """Choose lattices for sums to e^−nats of their peak, at |ω| = `peak`; with θ = 0 if `upright`."""
         self.groups, self.lattices = basket.groups, []
         self.bits = 0.0
         for n, sigma2 in basket.groups:
@@ -135,7 +135,7 @@ class Product:
         self._rules: list[Transform] = []
 
     def tabulate(self) -> None:
-        """Build the tables at the precision that is set."""
+        """Build the tables at the current precision."""
         self._rules = [
             Transform(sigma2, lattice)
             for (_, sigma2), lattice in zip(self.groups, self.lattices, strict=True)

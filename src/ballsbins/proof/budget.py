@@ -1,4 +1,4 @@
-"""How long a proof may take: a limit of CPU time, which the loops that take long look at."""
+"""How long a proof may take: a limit on CPU time, which long loops check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _limit: ContextVar[tuple[float, float] | None] = ContextVar("limit", default=Non
 
 @contextmanager
 def within(minutes: float) -> Iterator[None]:
-    """Let what is computed inside end with an error once it has taken so much CPU time."""
+    """Limit the CPU time of the code inside: `spend` raises an error once the limit is passed."""
     token = _limit.set((time.process_time() + 60 * minutes, minutes))
     try:
         yield

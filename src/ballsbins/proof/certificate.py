@@ -37,7 +37,7 @@ _METHOD = {
 
 @dataclass(frozen=True)
 class Part:
-    """One direction: decimals with lower ≤ δ ≤ upper, the contour of the proof, and another for whoever checks it."""
+    """One direction: decimals with lower ≤ δ ≤ upper, the contour of the proof, and a second one for the checker."""
 
     lower: str
     upper: str
@@ -50,13 +50,13 @@ class Certificate:
     """A proved enclosure of δ for one mechanism at one ε.
 
     Attributes:
-        mechanism: what was proved about.
-        epsilon: the ε, the double that is stated and no other number.
-        directions: for "remove" and "add" the decimals `lower` ≤ δ ≤ `upper`, and how they were obtained.
+        mechanism: the mechanism that the proof is about.
+        epsilon: the ε, exactly the stated double.
+        directions: for "remove" and "add", the decimals `lower` ≤ δ ≤ `upper`, and how they were obtained.
         method: "one epoch", which `ballsbins.proof.checker` can check, or "composition" or "truncated", which are
-            computed again.
-        target_delta: the δ for which an ε was asked for, if one was: `upper` is at most this.
-        versions: of the libraries that the proof was computed with.
+            checked by computing them again.
+        target_delta: the δ for which an ε was requested, if any: `upper` is at most this.
+        versions: the versions of the libraries that computed the proof.
 
     Example:
         >>> from ballsbins import BallsAndBins, Mechanism
@@ -77,12 +77,12 @@ class Certificate:
 
     @property
     def lower(self) -> str:
-        """What δ is at least, as a decimal."""
+        """The proved lower bound on δ, as a decimal."""
         return max((self.directions[name].lower for name in DIRECTIONS), key=Fraction)
 
     @property
     def upper(self) -> str:
-        """What δ is at most, as a decimal."""
+        """The proved upper bound on δ, as a decimal."""
         return max((self.directions[name].upper for name in DIRECTIONS), key=Fraction)
 
     @property
@@ -100,7 +100,7 @@ class Certificate:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the certificate as plain data, with a digest of all the rest.
+        """Return the certificate as plain data, with a digest of all other fields.
 
         Returns:
             Fields ready for JSON.
@@ -127,16 +127,16 @@ class Certificate:
 
     @staticmethod
     def from_dict(saved: Mapping[str, Any]) -> Certificate:
-        """Build the certificate that `to_dict` wrote. This does not check what it states: `check` does.
+        """Build the certificate that `to_dict` wrote. This does not check the stated bounds; `check` does.
 
         Args:
-            saved: what `to_dict` gave. All fields must be there, and no others.
+            saved: what `to_dict` returned. All fields must be present, and no others.
 
         Returns:
             The certificate.
 
         Raises:
-            InvalidInputError: a field is missing, unknown or out of its range, or something was changed since.
+            InvalidInputError: a field is missing, unknown or out of its range, or the content was changed.
         """
         name = "a certificate"
         advice = "Give what `ballsbins certify --json` wrote."
@@ -176,7 +176,7 @@ class Certificate:
 
 
 def rounded(value: Fraction, digits: int, sign: int) -> str:
-    """A decimal of so many significant digits that is at most (sign −1) or at least (+1) the value, which is ≥ 0."""
+    """Round a value ≥ 0 down (sign −1) or up (+1) to a decimal with this many significant digits."""
     if value == 0:
         return "0"
     exponent = math.floor(math.log10(value)) if value > 1e-300 else -_digits(value)
@@ -197,7 +197,7 @@ def _digits(value: Fraction) -> int:
 
 
 def _double(text: str, sign: int) -> float:
-    """The nearest double that is not inside."""
+    """The nearest double on the outer side: not above a lower bound (sign −1), not below an upper bound (+1)."""
     exact = Fraction(text)
     near = float(exact)
     if (Fraction(near) - exact) * sign < 0:
@@ -211,7 +211,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the libraries that a proof is computed with."""
+    """The versions of the libraries that compute a proof."""
     import flint
 
     return {"ballsbins": __version__, "python-flint": flint.__version__, "FLINT": flint.__FLINT_VERSION__}

@@ -1,4 +1,4 @@
-"""`certify`: from a mechanism and an ε (or a δ) to a certificate; and back, checking one."""
+"""`certify` makes a certificate for a mechanism and an ε (or a δ), and `check` confirms one."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ from ballsbins.proof.composition import Part as Repeated  # noqa: E402
 from ballsbins.proof.one_epoch import Bins, Enclosure, enclose, witness_for  # noqa: E402
 
 TOLERANCE = 1e-6  # largest relative width of an enclosure of one epoch: the checker accepts no wider one
-LEAST_SIGMA, MOST_SIGMA = 0.1, 30.0  # of a bin, σ/√visits: where the proofs were tried
-MOST_POINTS = 10_000  # lattice points per deviation that a composition may state
+LEAST_SIGMA, MOST_SIGMA = 0.1, 30.0  # noise of a bin, σ/√visits: the range in which the proofs were tried
+MOST_POINTS = 10_000  # most lattice points per deviation that a composition may state
 MOST_STEPS, LEAST_EPSILON, MOST_EPSILON = 10**10, 1e-4, 30.0
-MOST_COMPOSED_EPSILON = 300.0  # of several epochs or steps, each of which is far below
-_MARGIN = 1 / 32  # of the tolerance, that the prover and the checker each stay within: a choice
-_LEAST = Fraction(1, 10**200)  # an upper bound that is smaller is rounded up to this
-_SMALLEST = 1e-14  # δ for which compositions are made: what is smaller is enclosed less well
-_COMPOSED_DIGITS = 6  # of the ends of a composition, which are farther apart
-# by which the accountant's ε is raised, relative, until its δ is proved: a choice
+MOST_COMPOSED_EPSILON = 300.0  # for several epochs or steps; the ε of each one is far below
+_MARGIN = 1 / 32  # prover and checker each stay within this fraction of the tolerance: a choice
+_LEAST = Fraction(1, 10**200)  # smaller upper bounds are rounded up to this
+_SMALLEST = 1e-14  # least δ for which compositions are made: a smaller δ is enclosed less tightly
+_COMPOSED_DIGITS = 6  # digits of the ends of a composition, which are farther apart
+# relative amounts by which the accountant's ε is raised until its δ is proved: a choice
 _RAISE = (1e-9, 1e-7, 1e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3, 7e-3)
-WIDTH = Fraction(1, 100)  # of ε, that a composition may leave open; no wider one is returned
-_OVERFLOW_BITS, _TRUNCATED_DIGITS = (
-    256,
-    8,
-)  # of the probability of an overflow, and of the bound it is part of
-_FINER = 2  # how much finer the lattice of a composition is at each further try: a choice
+WIDTH = Fraction(1, 100)  # relative width that a composition may leave open; no wider one is returned
+# bits for the probability of an overflow, and digits of the bound that includes it
+_OVERFLOW_BITS, _TRUNCATED_DIGITS = 256, 8
+_FINER = 2  # each further try makes the lattice of a composition this many times finer: a choice
 Parts = tuple[Repeated, ...]
 
 
@@ -55,24 +53,24 @@ def certify(
 ) -> Certificate:
     """Prove bounds on δ at one ε, or an upper bound on ε at one δ.
 
-    Everything is computed in ball arithmetic: each step carries a rigorous bound on its rounding, and every integral
-    and sum that is cut off carries a proved bound on the rest (docs/proof.md). One epoch, also an unfinished one,
-    fixed bins and deterministic batches are proved to six digits, and the certificate is checked by an independent
-    program before it is returned. Several epochs with redrawn bins and Poisson steps are composed between a pair
-    below and a pair above: δ is known to 1 % there, or ε is. For truncated batches the upper bound is proved.
+    Everything is computed in ball arithmetic: each step carries a rigorous bound on its rounding, and every truncated
+    integral and sum carries a proved bound on the rest (docs/proof.md). One epoch (finished or not), fixed bins and
+    deterministic batches are proved to six digits, and an independent program checks the certificate before it is
+    returned. Several epochs with redrawn bins and Poisson steps are composed between a pair below and a pair above,
+    so that δ or ε is known to 1 %. For truncated batches the upper bound is proved.
 
     Args:
-        mechanism: what is run. Numbers are taken as the doubles that they are.
+        mechanism: what is run. Its numbers are taken to be exactly the given doubles.
         epsilon: the ε at which δ is enclosed, from 10⁻⁴ to 30, or 300 for compositions. Give this or `delta`.
-        delta: the δ for which an ε is to be proved: the certificate's `epsilon` is such an ε.
+        delta: the δ for which an ε is to be proved; the certificate's `epsilon` is such an ε.
         tolerance: the largest relative width of the enclosure of δ of one epoch.
         minutes: the CPU time after which the prover gives up.
 
     Returns:
-        The certificate: `lower` ≤ δ ≤ `upper` as decimals, both directions, and what is needed to check it.
+        The certificate: `lower` ≤ δ ≤ `upper` as decimals, both directions, and everything needed to check it.
 
     Raises:
-        InvalidInputError: an argument is out of its range, or the mechanism is one that cannot be proved about.
+        InvalidInputError: an argument is out of its range, or proofs do not cover this mechanism.
         AccuracyError: the proof takes longer than `minutes`, or δ is too small. No unproved number is ever returned.
 
     Example:
@@ -111,7 +109,7 @@ def _most_epsilon(mechanism: Mechanism) -> float:
 
 
 def _truncated(mechanism: Mechanism, epsilon: float, width: float) -> Certificate:
-    """The upper ends of the proof without truncation, and what truncation may add (docs/proof.md, step 20)."""
+    """The upper bounds proved without truncation, plus what truncation may add (docs/proof.md, step 20)."""
     plain = _at_epsilon(replace(mechanism, sampler=mechanism.sampler.untruncated()), epsilon, width)
     with ctx.workprec(_OVERFLOW_BITS):
         added = fraction((overflow(mechanism) * (1 + arb(exact_fraction(epsilon)).exp())).upper())
@@ -157,7 +155,7 @@ def _one_epoch(mechanism: Mechanism, bins: Bins, epsilon: float, width: float) -
 
 
 def _composed(mechanism: Mechanism, run: Parts, epsilon: float) -> Certificate:
-    """Composed on finer and finer lattices, until δ is known to 1 %, or its ε is."""
+    """Compose on finer and finer lattices, until δ or its ε is known to 1 %."""
     composition = Composition(run, min(max(float(mechanism.delta(epsilon).value), _SMALLEST), 0.1))
     while True:
         made = _stated(mechanism, composition, epsilon)
@@ -206,7 +204,7 @@ def _at_delta(mechanism: Mechanism, delta: float, width: float) -> Certificate:
 
 
 def _raised(prove: Callable[[float], Certificate], start: float, delta: float) -> Certificate | None:
-    """The first of some ε, from the accountant's on, whose δ is proved to be at most the one asked for."""
+    """A certificate for the first ε, rising from the accountant's, whose δ is proved to be at most `delta`."""
     for more in _RAISE:
         epsilon = max(start * (1 + more), LEAST_EPSILON)
         made = prove(epsilon)
@@ -219,14 +217,14 @@ def check(certificate: Certificate, *, minutes: float = MINUTES) -> str:
     """Confirm a certificate: one epoch by the independent checker, a composition by computing it again.
 
     Args:
-        certificate: what `certify` made, perhaps on another machine.
-        minutes: the CPU time after which a composition is given up.
+        certificate: what `certify` returned, perhaps on another machine.
+        minutes: the CPU time after which the check of a composition gives up.
 
     Returns:
         How it was confirmed, in words.
 
     Raises:
-        InvalidInputError: what it states was not confirmed.
+        InvalidInputError: the stated bounds were not confirmed.
         AccuracyError: the composition takes longer than `minutes`.
 
     Example:
@@ -251,7 +249,7 @@ def check(certificate: Certificate, *, minutes: float = MINUTES) -> str:
 
 
 def _compute_again(certificate: Certificate) -> None:
-    """Raise ValueError unless the same computation gives an enclosure that is at least as close."""
+    """Raise ValueError unless the same computation gives an enclosure that is at least as tight."""
     contour, mechanism = certificate.directions[DIRECTIONS[0]].contour, certificate.mechanism
     if mechanism.sampler.max_batch_size is not None:
         width = _check.real(
@@ -275,7 +273,7 @@ def _compute_again(certificate: Certificate) -> None:
 
 
 def bins_of(mechanism: Mechanism) -> Bins | Parts:
-    """The bins of one epoch or the parts of a composition, as private as the mechanism but for truncation."""
+    """The bins of one epoch or the parts of a composition, as private as the mechanism without truncation."""
     sampler, epochs, rest = mechanism.sampler, mechanism.epochs, mechanism.last_epoch_steps
     sigma2, steps = exact_fraction(mechanism.noise_multiplier) ** 2, sampler.steps
     _check.integer("steps", steps, 1, MOST_STEPS, advice="Proofs are for this range.")
@@ -312,7 +310,7 @@ def bins_of(mechanism: Mechanism) -> Bins | Parts:
 
 
 def exact_fraction(x: float) -> fmpq:
-    """A double as the binary fraction that it is."""
+    """A double as the exact binary fraction."""
     return fmpq(*Fraction(x).as_integer_ratio())
 
 

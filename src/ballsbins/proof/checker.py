@@ -1,8 +1,8 @@
-"""Check a certificate of one epoch: python checker.py FILE. Needs python-flint only; shares no code with the prover.
+"""Check a certificate of one epoch: python checker.py FILE. Needs only python-flint; shares no code with the prover.
 
 A certificate states lower ≤ δ ≤ upper, in both directions, for a mechanism and an ε. This program computes δ again,
-in ball arithmetic, along another contour than the prover's (the *witness* in the file), and accepts only if its ball
-is inside. The witness is not trusted: the radius of the ball bounds all that is left out, whatever its numbers are.
+in ball arithmetic, along a different contour from the prover's (the *witness* in the file), and accepts only if its
+ball is inside. The witness is not trusted: the radius of the ball bounds all that is left out, whatever its numbers.
 The proofs are in docs/proof.md under the numbers in brackets.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 from flint import acb, arb, arb_poly, ctx, fmpq
 
 Groups = list[tuple[int, fmpq]]  # count, σ²
-LIMIT = arb(1) / 10**6  # relative width that a certificate may have
+LIMIT = arb(1) / 10**6  # largest relative width that a certificate may have
 
 
 def number(x: float | str) -> fmpq:
-    """A double as the binary fraction that it is, a decimal as it is written."""
+    """The exact value of a double or of a decimal string."""
     return fmpq(*Fraction(x).as_integer_ratio())
 
 
@@ -45,7 +45,7 @@ def bins_of(mechanism: dict[str, Any]) -> tuple[Groups, int]:
 
 
 class Laplace:
-    """[4] L(ω) = E e^{−ωZ}: a polynomial in e^{σ²λh}, λ = log ω − 1/(2σ²), with a radius for what it leaves out."""
+    """[4] L(ω) = E e^{−ωZ}: a polynomial in e^{σ²λh}, λ = log ω − 1/(2σ²), with a radius for the truncation error."""
 
     def __init__(self, sigma2: fmpq, step: fmpq, first: int, last: int, strip: fmpq) -> None:
         self.s2, self.h, self.a = arb(sigma2), arb(step), arb(strip)
@@ -236,7 +236,7 @@ def check(certificate: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Check the file that is named."""
+    """Check the file named on the command line."""
     certificate = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
         check(certificate)

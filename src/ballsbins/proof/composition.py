@@ -1,9 +1,9 @@
 """Several epochs with redrawn bins, and Poisson steps: pairs above and below, composed (docs/proof.md, 13 to 18).
 
-f(K) = E(S − K)₊ of one part of the run is enclosed at some nodes K = e^{ih}. A convex polygon through the upper ends
-lies above f, one through the lower ends less the largest gap of a chord lies below. Both are curves of pairs whose
-losses are multiples of h: polynomials, whose powers are computed in balls. Of thousands of steps a few are multiplied
-at a time, and the polygons of their curve on a coarser lattice go on.
+For one part of the run, f(K) = E(S − K)₊ is enclosed at some nodes K = e^{ih}. A convex polygon through the upper
+ends lies above f, and one through the lower ends minus the largest gap of a chord lies below. Both are curves of
+pairs whose losses are multiples of h, so they are polynomials, whose powers are computed in balls. With thousands of
+steps, a few are multiplied at a time, and polygons of their curve on a coarser lattice replace them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ from ballsbins.errors import AccuracyError
 from ballsbins.proof.budget import spend
 from ballsbins.proof.one_epoch import Bins, enclose
 
-_BITS = 192  # of all that follows the enclosures: masses of 1e-25 keep thirty digits
-_RELATIVE = 1e-6  # width of the enclosures at the nodes: a choice
-_TAIL = 1e-4  # of δ, that may be lost at each end of a part and of a power: a choice
-_DROP = 0.15  # by how much log f may fall where nodes are several lattice points apart: a choice
+_BITS = 192  # precision of everything after the enclosures: masses of 1e-25 keep thirty digits
+_RELATIVE = 1e-6  # relative width of the enclosures at the nodes: a choice
+_TAIL = 1e-4  # fraction of δ that may be lost at each end of a part and of a power: a choice
+_DROP = 0.15  # largest fall of log f between nodes that are several lattice points apart: a choice
 POINTS = 20  # lattice points per standard deviation of one part, at the first try: a choice
-_AT_ONCE, _COARSER = (
-    64,
-    8,
-)  # factors that are multiplied before the lattice is made coarser by their root: a choice
-_DIRECT = 128  # factors that are multiplied on one lattice
-MOST_COEFFICIENTS = 1_000_000  # of a polynomial: some seconds per product. Beyond, the question is refused
+# after multiplying 64 factors, make the lattice coarser by the square root of their number: a choice
+_AT_ONCE, _COARSER = 64, 8
+_DIRECT = 128  # up to this many factors are multiplied on one lattice
+MOST_COEFFICIENTS = 1_000_000  # of a polynomial: a few seconds per product; longer ones are refused
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def above(nodes: Sequence[Node]) -> list[tuple[Node, arb]]:
 
 
 def below(nodes: Sequence[Node]) -> list[tuple[Node, arb]]:
-    """A convex polygon below f: lower ends less the gap of the chords beside them, and what is convex of that."""
+    """A convex polygon below f: the lower convex hull of the lower ends minus the gaps of the chords beside them."""
     value = [node.value + intrinsic(node) for node in nodes]
     width = [b.strike - a.strike for a, b in pairwise(nodes)]
     slope = [arb(-1), *((b - a) / w for a, b, w in zip(value, value[1:], width, strict=False)), arb(0)]
@@ -99,7 +97,7 @@ def below(nodes: Sequence[Node]) -> list[tuple[Node, arb]]:
 
 
 def _over_chord(a: tuple[Node, arb], b: tuple[Node, arb], c: tuple[Node, arb]) -> arb:
-    """By how much b is above the chord from a to c, times a positive number."""
+    """How far b is above the chord from a to c, times a positive number."""
     return (b[1] - a[1]) * (c[0].strike - a[0].strike) - (c[1] - a[1]) * (b[0].strike - a[0].strike)
 
 
@@ -119,7 +117,7 @@ def jumps(polygon: Sequence[tuple[Node, arb]]) -> tuple[int, arb_poly]:
 
 @dataclass(frozen=True)
 class Masses:
-    """Q's masses on the losses ih, from i = `first` on; what is missing to 1 is outside, or at ±∞."""
+    """Q's masses on the losses ih, from i = `first` on; the rest of the mass of 1 is outside, or at ±∞."""
 
     first: int
     poly: arb_poly
@@ -129,7 +127,7 @@ class Masses:
         return Masses(self.first + other.first, self.poly * other.poly)
 
     def nodes(self, step: fmpq, every: int, missing: Callable[[arb, arb, arb], arb]) -> list[Node]:
-        """The curve at every so-many-th lattice point; `missing(K, rp, rq)` is what the masses not kept add to it."""
+        """The curve at each `every`-th lattice point; `missing(K, rp, rq)` is what the dropped masses add to it."""
         q = self.poly.coeffs()
         growth, factor = (arb(step) * self.first).exp(), arb(step).exp()
         p = []
@@ -138,7 +136,7 @@ class Masses:
             growth *= factor
         rest_p, rest_q = ((1 - sum(row, arb(0))).max(arb(0)) for row in (p, q))
         found = []
-        # i runs over the coarse lattice; for K < 1 sums of what is below, for K ≥ 1 of what is above
+        # i runs over the coarse lattice; for K < 1 sum the masses below, for K ≥ 1 those above
         low, high = -(-self.first // every) - 1, (self.first + len(q) - 1) // every + 1
         for sign in (-1, 1):
             sum_p, sum_q = arb(0), arb(0)
@@ -154,12 +152,12 @@ class Masses:
 
 
 def revealed(strike: arb, rest_p: arb, rest_q: arb) -> arb:
-    """What is missing tells all: losses of ±∞, for the pair above."""
+    """Missing mass reveals everything: it has losses of ±∞, for the pair above."""
     return rest_p if strike >= 1 else strike * rest_q
 
 
 def merged(strike: arb, rest_p: arb, rest_q: arb) -> arb:
-    """What is missing is one outcome: a post-processing, for the pair below."""
+    """Missing mass is merged into one outcome, which is post-processing, for the pair below."""
     gain = rest_p - strike * rest_q
     return (gain if strike >= 1 else -gain).max(arb(0))
 
@@ -176,7 +174,7 @@ class Part:
     """One epoch, an unfinished one, or one Poisson step, run `count` times."""
 
     def __init__(self, bins: Bins, count: int) -> None:
-        """Name what is run, and how often."""
+        """Take what is run, and how often."""
         self.bins, self.count = bins, count
 
     @cached_property
@@ -185,7 +183,7 @@ class Part:
         return 2.5 * float(enclose(self.bins, fmpq(0), "remove", 1e-2).ball.mid())
 
     def value(self, k: fmpq, floor: float, guess: float) -> arb:
-        """The out-of-the-money value at K = e^k; what is below `floor` need not be known to a relative width."""
+        """The out-of-the-money value at K = e^k; a value below `floor` need not have a small relative width."""
         if k >= 0:
             return enclose(self.bins, k, "remove", _RELATIVE, floor=floor, guess=guess).ball
         ball = enclose(self.bins, -k, "add", _RELATIVE, floor=floor, guess=guess).ball
@@ -223,14 +221,14 @@ class Composition:
     """All parts together: δ at any ε, between a pair below and a pair above."""
 
     def __init__(self, parts: Sequence[Part], smallest: float, points: int = POINTS) -> None:
-        """Compose for δ down to about `smallest`, with so many lattice points per standard deviation of a part."""
+        """Compose for δ down to about `smallest`, with `points` lattice points per standard deviation of a part."""
         self.parts, self.smallest, self.points = parts, smallest, points
         self.count = sum(part.count for part in parts)
         self.first_step = _binary(min(part.deviation for part in parts) / self.points)
         self.nodes = 0
 
     def finer(self, times: int) -> Composition:
-        """The same on a finer lattice."""
+        """The same composition on a lattice that is `times` times finer."""
         return Composition(self.parts, self.smallest, self.points * times)
 
     @property
@@ -266,7 +264,7 @@ class Composition:
             return (self._product(lower, step), self._product(upper, step)), step
 
     def _fewer(self, factors: Factors, step: fmpq) -> Factors:
-        """The same product of fewer factors: `_AT_ONCE` of the old ones each, and one for the rest."""
+        """The same product with fewer factors: each combines `_AT_ONCE` old ones, and one takes the rest."""
         made = [(self._power(m, _AT_ONCE, step), n // _AT_ONCE) for m, n in factors if n >= _AT_ONCE]
         rest = [(m, n % _AT_ONCE) for m, n in factors if n % _AT_ONCE]
         return [*made, (self._product(rest, step), 1)] if rest else made
@@ -303,7 +301,7 @@ class Composition:
         return Masses(masses.first + low, arb_poly(coefficients[low:high]))
 
     def delta(self, epsilon: fmpq, direction: str) -> arb:
-        """A ball that holds δ: from the pair below without, to the pair above with all that was dropped."""
+        """A ball that contains δ: from the pair below without the dropped mass to the pair above with all of it."""
         with ctx.workprec(_BITS):
             (lower, upper), _ = self.pairs
             least = self._divergence(lower, epsilon, direction)[0].lower().max(arb(0))

@@ -18,9 +18,9 @@ from ballsbins.proof.basket import Basket, Product, Sketch
 from ballsbins.proof.transform import exact
 
 _PIECE, _LEAST_PIECE, _GROWTH = 0.04, 1e-5, 1.05  # lengths of pieces of an arm: a choice
-_BOUND_BITS = 96  # of error bounds: a few digits of them are enough
+_BOUND_BITS = 96  # precision of error bounds: a few digits of them are enough
 Array = NDArray[np.float64]
-_ANGLES = (0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.45)  # that are tried: a choice
+_ANGLES = (0.08, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.45)  # angles to try: a choice
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def product_on(basket: Basket, path: Hyperbola, nats: float, *, upright: bool = 
 
 
 def pieces_of(angle: float, start: float, far: float) -> Array:
-    """Where an arm is cut into pieces: fine beside the point where it crosses the imaginary axis."""
+    """Where an arm is cut into pieces, which are short near the point where it crosses the imaginary axis."""
     cross = math.acosh(1 / math.sin(angle))
     fine = _LEAST_PIECE * _GROWTH ** np.arange(
         math.log(_PIECE / _LEAST_PIECE / (_GROWTH - 1)) / math.log(_GROWTH)
@@ -163,7 +163,7 @@ def end_bound(basket: Basket, path: Hyperbola) -> arb:
 
 
 def arm_bound(basket: Basket, path: Hyperbola, angle: float, start: float, slack: float) -> arb:
-    """Bound of ∫ |e^{κω} Λ(ω) ω^{−2} dω| along one arm from u = `start`; or of a sum of step `slack` there."""
+    """A bound on ∫ |e^{κω} Λ(ω) ω^{−2} dω| along one arm from u = `start`, or on a sum with step `slack` there."""
     mu, kappa, alpha = exact(path.mu), basket.strike(), exact(angle)
     sine, cosine = alpha.sin_cos()
     axis = mu * (1 - sine)
@@ -192,7 +192,7 @@ def arm_bound(basket: Basket, path: Hyperbola, angle: float, start: float, slack
 
 
 def on_arm(basket: Basket, size: arb, away: arb, x: arb) -> arb:
-    """Π |L(ω)|^n at most, for |ω| ≤ size, |1 − ω| ≤ away and arg ω ≤ π/2 + x: the least of three bounds each."""
+    """An upper bound on Π |L(ω)|^n, the least of three each, for |ω| ≤ size, |1 − ω| ≤ away, arg ω ≤ π/2 + x."""
     value = arb(1)
     for n, sigma2 in basket.groups:
         turned = (arb(sigma2) * x * x / 2).exp()

@@ -1,7 +1,7 @@
 """The put along a vertical line: for many steps or much noise (docs/proof.md, steps 7 to 9).
 
-On ω = c + ijη the sum is the put plus its images, which are positive and bounded by Chernoff; the ends are bounded by
-the tilted moments of Z near the axis and by a turned contour of L farther up.
+On ω = c + ijη the sum is the put plus its images, which are positive and bounded by Chernoff. The ends are bounded
+near the axis by the tilted moments of Z, and farther up by a turned contour of L.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flint import acb, arb, ctx, fmpq
 from ballsbins.proof.basket import Basket, Product, Sketch, laplace_at, log_laplace
 from ballsbins.proof.transform import exact
 
-_TURNS = [math.pi / 2 * (i + 0.5) / 16 for i in range(16)]  # angles x that are tried: a choice
+_TURNS = [math.pi / 2 * (i + 0.5) / 16 for i in range(16)]  # angles x to try: a choice
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Line:
     step: float
     nodes: int
     left: float  # 0 < left < c: Chernoff's point for the images above is c − left
-    right: float  # the one for the images below is c + right
+    right: float  # Chernoff's point for the images below is c + right
     far: float  # from here on the ends are bounded by a turned contour
-    turn: float  # by this angle less than π/2
+    turn: float  # angle of that turn, less than π/2
 
     @property
     def end(self) -> float:

@@ -1,4 +1,4 @@
-"""δ of one epoch in one direction, enclosed: which contour, how fine, and parity (docs/proof.md, steps 1 to 3)."""
+"""Enclose δ of one epoch in one direction: choice of contour and step, and parity (docs/proof.md, steps 1 to 3)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ballsbins.proof.basket import Basket, Sketch, fmpq_float
 from ballsbins.proof.hyperbola import Hyperbola, choose_hyperbola, put_on_hyperbola
 from ballsbins.proof.line import Line, choose_line, put_on_line
 
-MOST_NODES = 100_000  # of a contour; minutes. Beyond, the question is refused
-_DEEPEST = -300.0  # log δ below which only Chernoff's bound is given (`add`), or nothing (`remove`)
-_NEXT_TO_NOTHING = arb(9) / arb(10) ** 201  # Chernoff's bound is not stated below this
-_START = 23.0  # nats below the peak at the first try: a choice
-_OTHER = 1.17  # how much farther right a second contour of the same kind goes: a choice
-_FEW_NODES = 1500  # of a contour of the other kind, up to which that is taken: a choice
-_MORE_BITS = 320  # than the prover needed, for closed forms: a choice
-_LINE_COST = 3.0  # nodes of a hyperbola that are worth one of a line, which needs more bits: a choice
+MOST_NODES = 100_000  # most nodes of a contour, which take minutes; longer contours are refused
+_DEEPEST = -300.0  # for a smaller log δ, only Chernoff's bound is given (`add`), or nothing (`remove`)
+_NEXT_TO_NOTHING = arb(9) / arb(10) ** 201  # smaller Chernoff bounds are raised to this
+_START = 23.0  # accuracy of the first try, in nats below the peak: a choice
+_OTHER = 1.17  # a second contour of the same kind lies this many times as far right: a choice
+_FEW_NODES = 1500  # prefer a second contour of the other kind if it has at most this many nodes: a choice
+_MORE_BITS = 320  # extra bits of the checker for closed forms: a choice
+_LINE_COST = 3.0  # a node of a line needs more bits and costs as much as 3 of a hyperbola: a choice
 
 
 @dataclass(frozen=True)
 class Bins:
-    """One epoch of `steps` bins of which some were visited: groups of (count, σ²), σ² an exact fraction."""
+    """One epoch of `steps` bins, some of them visited: groups of (count, σ²), with σ² an exact fraction."""
 
     groups: tuple[tuple[int, fmpq], ...]
     steps: int
@@ -39,31 +39,31 @@ class Bins:
 
 @dataclass(frozen=True)
 class Enclosure:
-    """A ball that holds δ, and how it was obtained."""
+    """A ball that contains δ, and how it was obtained."""
 
     ball: arb
     contour: dict[str, Any] = field(default_factory=dict)
 
     @property
     def lower(self) -> arb:
-        """What δ is at least: never below 0."""
+        """The lower bound on δ, never below 0."""
         return self.ball.lower().max(arb(0))
 
     @property
     def upper(self) -> arb:
-        """What δ is at most: never above 1."""
+        """The upper bound on δ, never above 1."""
         return self.ball.upper().min(arb(1))
 
 
 def enclose(
     bins: Bins, epsilon: fmpq, direction: str, tolerance: float, *, floor: float = 0.0, guess: float = 0.0
 ) -> Enclosure:
-    """δ at ε ≥ 0 in one direction, to a relative width of about `tolerance`, or to an upper end below `floor`.
+    """Enclose δ at ε ≥ 0 in one direction, to a relative width of about `tolerance` or an upper end below `floor`.
 
-    A `guess` of δ saves rounds; a wrong one costs some.
+    A good `guess` of δ saves rounds; a wrong one costs some.
 
     Raises:
-        AccuracyError: no contour of reasonable length encloses δ so closely.
+        AccuracyError: no contour of reasonable length encloses δ so tightly.
     """
     sign = 1 if direction == "remove" else -1
     if bins.visited == 1:
@@ -117,11 +117,11 @@ class Put:
             self.peak = self.sketch.log_transform(self.saddle) - math.log(self.saddle)
 
     def ratio(self) -> arb:
-        """e^{±ε} at the precision that is set."""
+        """e^{±ε} at the current precision."""
         return (arb(self.epsilon) * self.sign).exp()
 
     def strike(self) -> arb:
-        """κ at the precision that is set."""
+        """κ at the current precision."""
         return self.bins.steps * self.ratio() - (self.bins.steps - self.bins.visited)
 
     def _proved_worthless(self) -> bool:
@@ -129,7 +129,7 @@ class Put:
             return bool(self.strike() <= 0)
 
     def scale(self) -> float:
-        """log of what turns a put into a divergence."""
+        """log of the factor that turns a put into a divergence."""
         return -math.log(self.bins.steps) + (fmpq_float(self.epsilon) if self.sign < 0 else 0.0)
 
     def log_chernoff(self) -> float:
@@ -143,7 +143,7 @@ class Put:
             return (self.strike() * r - 1).exp() * self.basket.at(r) / r / self.ratio() / self.bins.steps
 
     def divergence(self, nats: float) -> tuple[arb, dict[str, Any]]:
-        """δ with an absolute error of about e^−nats of the peak of the integrand."""
+        """δ with an absolute error of about e^−nats times the peak of the integrand."""
         value, contour = self._invert(self.peak - nats)
         with ctx.workprec(int(3 * nats) + 128):
             ratio = self.ratio()
@@ -188,7 +188,7 @@ class Put:
 
 
 def _closed_form(bins: Bins, epsilon: fmpq, sign: int, tolerance: float) -> Enclosure:
-    """One bin visited: Z alone. Black and Scholes' formula, with more bits until nothing cancels."""
+    """One visited bin, so Z alone: the Black–Scholes formula, with more bits until cancellation does no harm."""
     (_, sigma2), steps = bins.groups[0], bins.steps
     for bits in (128, 256, 512, 1024, 2048):
         with ctx.workprec(bits):
@@ -217,7 +217,7 @@ def witness_for(
 ) -> dict[str, Any]:
     """A second contour for the checker, with the lattices of L (θ = 0) and the precision that it needs.
 
-    The checker does not trust it: a poor one fails to convince.
+    The checker does not trust it: a poor contour only makes the check fail.
     """
     kind = found.contour["kind"]
     if kind not in ("hyperbola", "line"):

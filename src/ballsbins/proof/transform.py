@@ -1,4 +1,4 @@
-"""L(ω) = E e^{−ωZ} of a log-normal Z of mean 1, enclosed: the inner integral (docs/proof.md, steps 4 to 6).
+"""Enclose the inner integral L(ω) = E e^{−ωZ} of a log-normal Z of mean 1 (docs/proof.md, steps 4 to 6).
 
 With λ = log ω − 1/(2σ²) and any |θ| < π/2
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from flint import acb, arb, arb_poly, fmpq
 
 _QUARTER = 1.5707  # just below π/2: the widest strip in which |exp(−e^y)| ≤ 1
-_SHIFTS = 12  # values of θ that are tried: a choice
+_SHIFTS = 12  # how many values of θ to try: a choice
 
 
 def exact(x: float) -> arb:
-    """The ball that holds a double and nothing else."""
+    """The exact ball, of radius 0, of a double."""
     p, q = x.as_integer_ratio()
     return arb(fmpq(p, q))
 
@@ -34,7 +34,7 @@ class Lattice:
     step: float
     first: int
     last: int
-    lost: float  # nats that the sum may cancel
+    lost: float  # nats that the sum may lose to cancellation
 
     @property
     def nodes(self) -> int:
