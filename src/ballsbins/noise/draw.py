@@ -1,10 +1,9 @@
-"""Draw the integers: keystream, kernel, and the decision of what the kernel left open; in pieces, on all cores.
+"""Draw the integers: keystream, kernel, and a decision for values the kernel left open; in pieces, on all cores.
 
-**Repair.** Values that float64 leaves undecided are decided by interval arithmetic with as many random bits as it
-takes. Interval arithmetic encloses: with L levels of 64-bit words the enclosure of a value contains the real
-number, and once it contains no half-integer the nearest integer is known. Another level makes it 2⁶⁴ times
-narrower. One level leaves about one pair in 10⁵ of those that come here undecided, so more than twelve levels occur
-with a probability below 2⁻⁶⁰⁰.
+**Repair.** Interval arithmetic decides the values that float64 leaves undecided, with as many random bits as needed.
+With L levels of 64-bit words, the enclosure of a value contains the real number. Once it contains no half-integer,
+the nearest integer is known. Another level makes the enclosure 2⁶⁴ times narrower. One level leaves about one pair in
+10⁵ of those that come here undecided, so more than twelve levels occur with a probability below 2⁻⁶⁰⁰.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ def rounded_normals(
     Args:
         key: the secret key.
         domain: what the values are for, such as ("training noise", step). No two uses may share a domain.
-        count: how many.
-        out: room for them, at least `count` values; new memory by default.
-        executor: who computes. By default numba if it is installed, else JAX if it is, else NumPy.
+        count: how many values to draw.
+        out: an array for at least `count` values; new memory by default.
+        executor: what computes the values. By default numba if it is installed, else JAX if it is, else NumPy.
         threads: how many pieces are computed at the same time; by default one for each core.
 
     Returns:
@@ -98,7 +97,7 @@ def rounded_normals(
 
 @cache
 def default_executor() -> Executor:
-    """Who computes unless told: the fastest that is installed."""
+    """The default executor: the fastest one that is installed."""
     return "numba" if find_spec("numba") else "xla" if find_spec("jax") else "numpy"
 
 
@@ -116,7 +115,7 @@ def _draw(stream: Keystream, fill: Fill, begin: int, room: NDArray[np.int32]) ->
 
 
 def _levels(stream: Keystream, places: NDArray[np.int64]) -> Callable[[int], tuple[int, int]]:
-    """The words of a pair: they stand at the same two indices of every stream, and stream L is level L."""
+    """The words of a pair: they are at the same two indices of every stream, and stream L holds level L."""
 
     def words(level: int) -> tuple[int, int]:
         w, a = stream.words64_at(level, places)
@@ -150,14 +149,14 @@ def _fill(executor: Executor) -> Fill:
 
 Interval = tuple[Any, Any]
 _MOST_LEVELS = 12
-_SPARE_BITS = 64  # of precision beyond the random bits
+_SPARE_BITS = 64  # bits of precision beyond the random bits
 _MINUS_HALF = from_man_exp(-1, -1)
 
 
 def decided_pair(words: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
     """Return the two integers of a pair; `words(level)` gives its words w and a of level 0, 1, ….
 
-    The strings of bits are those of level 0, then of level 1, and so on.
+    The bit strings consist of the words of level 0, then of level 1, and so on.
     """
     w = a = 0
     for level in range(_MOST_LEVELS):
@@ -173,7 +172,7 @@ def enclosures(w: int, a: int, bits: int) -> tuple[Interval, Interval]:
     """Enclose 2²⁶·R·cos φ and 2²⁶·R·sin φ for all U in [w, w + 1]·2^−bits and A in [a, a + 1]·2^−bits."""
     precision = bits + _SPARE_BITS
     uniform = from_man_exp(w, -bits), from_man_exp(w + 1, -bits)
-    if w == 0:  # ln 0: any bound below that of the next level does, and decides nothing
+    if w == 0:  # avoid ln 0: any value below the next level's bound is valid, and decides nothing
         uniform = from_man_exp(1, -4 * bits), uniform[1]
     # R·2²⁶ = √(−ln U · 2⁵³)
     radius = mpi_sqrt(mpi_shift(mpi_neg(mpi_log(uniform, precision)), 2 * SCALE_BITS + 1), precision)
@@ -185,7 +184,7 @@ def enclosures(w: int, a: int, bits: int) -> tuple[Interval, Interval]:
 
 
 def _nearest(value: Interval) -> int | None:
-    """The nearest integer of all numbers in the interval, or None if they have two."""
+    """The nearest integer of all numbers in the interval, or None if they do not share one."""
     # floor(x + ½) of both ends; exact, because ends have finitely many bits
     low, high = (to_int(mpf_floor(mpf_sub(end, _MINUS_HALF))) for end in value)
     return low if low == high else None
@@ -196,14 +195,14 @@ _DIGEST = "a9a52345a6e9efab2cd270f8b4e98f63e58e1cbbfaa997f66a098687f059f974"
 
 
 def installed() -> list[Executor]:
-    """The executors that can be used here."""
+    """The executors available on this machine."""
     needs = {"numba": "numba", "xla": "jax", "numpy": "numpy"}
     return [name for name in get_args(Executor) if find_spec(needs[name])]
 
 
 @cache
 def require_right_noise() -> None:
-    """Raise unless the executor that draws the noise gives the frozen integers; tested once in a process."""
+    """Raise unless the executor that draws the noise gives the frozen integers; tested once per process."""
     executor = default_executor()
     if not right(executor):
         raise RunError(
@@ -214,35 +213,35 @@ def require_right_noise() -> None:
 
 
 def right(executor: Executor) -> bool:
-    """Whether an executor gives the integers that were frozen: a million of them, a few undecided ones included."""
+    """Whether an executor gives the frozen integers: a million of them, including a few undecided ones."""
     drawn = rounded_normals(Key.from_seed(2026), ("known answers",), _COUNT, executor=executor)
     return hashlib.sha256(drawn.astype("<i4").tobytes()).hexdigest() == _DIGEST
 
 
-_ALIGNMENT = 64  # bytes: from such an address XLA takes an array as it is; any other it copies
+_ALIGNMENT = 64  # bytes: XLA uses an array at such an address in place, and copies any other
 
 
 class NoiseAhead:
-    """round(2²⁶·N(0, 1)) for every parameter, one vector for a step, in rooms that take turns.
+    """round(2²⁶·N(0, 1)) for every parameter, one vector per step, in buffers (rooms) that take turns.
 
-    New memory for every step costs more than what is in it: with 85 million parameters it is a third of a gigabyte,
-    of which the system clears every page. A reader that is done with the noise when `of` is called again needs one
-    room. XLA reads in place and later than it is told to: with two rooms one is filled again only when the step
-    that read it is done, and meanwhile the other serves the next step.
+    New memory for every step costs more than filling it: with 85 million parameters it is a third of a gigabyte, and
+    the system clears every page. One room is enough if the reader is done with the noise when `of` is called again.
+    XLA reads in place, and later than the call that tells it to. With two rooms, a room is refilled only after the
+    step that read it is done, and meanwhile the other room serves the next step.
     """
 
     def __init__(self, rooms: int = 1, wait: Callable[[Any], Any] = lambda results: None) -> None:
-        """Take no memory yet. `wait` returns when what was given to `read_by` is computed."""
+        """Allocate no memory yet. `wait` must return when the results given to `read_by` are computed."""
         self._rooms: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * rooms
         self._readers: list[Any] = [None] * rooms
         self._wait = wait
-        self._turn = 0  # the room that is filled, or that was given last
+        self._turn = 0  # the room that is being filled, or that was returned last
         self._wanted: tuple[Key, Domain, int] | None = None
         self._drawn: Future[NDArray[np.int32]] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     def begin(self, key: Key, domain: Domain, count: int) -> None:
-        """Begin to draw. If what is being drawn is for something else, it is forgotten."""
+        """Begin to draw in the background. Noise being drawn for something else is discarded."""
         if self._wanted == (key, domain, count):
             return
         if self._drawn is not None:
@@ -254,20 +253,20 @@ class NoiseAhead:
         self._drawn = self._thread.submit(self._draw, self._turn, key, domain, count)
 
     def of(self, key: Key, domain: Domain, count: int) -> NDArray[np.int32]:
-        """Return the noise of a step: to be read before the next `begin`, or named by `read_by` before it."""
+        """Return the noise of a step. Before the next `begin`, read it or name its reader with `read_by`."""
         self.begin(key, domain, count)
         assert self._drawn is not None
         values = self._drawn.result()
-        self._wanted = self._drawn = None  # it is used once
+        self._wanted = self._drawn = None  # noise is used only once
         return values
 
     def wait(self) -> None:
-        """Return when nothing is being drawn."""
+        """Wait until nothing is being drawn."""
         if self._drawn is not None:
             self._drawn.result()
 
     def read_by(self, results: Any) -> None:
-        """Tell what is computed from the noise that was given last: it stays until that is ready."""
+        """Name the results computed from the noise returned last: it is kept until they are ready."""
         self._readers[self._turn] = results
 
     def _draw(self, turn: int, key: Key, domain: Domain, count: int) -> NDArray[np.int32]:

@@ -1,17 +1,17 @@
-"""The float64 arithmetic of Box and Muller's transform, its error bound, and which values it leaves undecided.
+"""The float64 arithmetic of the Box–Muller transform, its error bound, and which values it leaves undecided.
 
 A pair of values has two 64-bit words w and a, the first bits of two infinite strings. They stand for the real numbers
 
     U = (w + θ)·2⁻⁶⁴   and   A = (a + θ′)·2⁻⁶⁴,   θ, θ′ in [0, 1] the bits that follow,
 
-and the values are 2²⁶·R·cos φ and 2²⁶·R·sin φ with R = √(−2 ln U) and φ = 2πA − π/4 (a turn of the circle changes no
-distribution, and puts the middle of a quarter where the polynomials are best).
+and the values are 2²⁶·R·cos φ and 2²⁶·R·sin φ with R = √(−2 ln U) and φ = 2πA − π/4 (a rotation of the circle does
+not change the distribution, and puts the middle of a quarter where the polynomials are best).
 
-**Arithmetic.** Only + − × ÷ √, which IEEE 754 rounds correctly, exact operations on bits, and polynomials. Let
-u = 2⁻⁵³. A multiply-add may be fused or not: the bound counts the roundings of both.
+**Arithmetic.** The kernel uses only + − × ÷ √, which IEEE 754 rounds correctly, exact operations on bits, and
+polynomials. Let u = 2⁻⁵³. A multiply-add may be fused or not: the bound counts the roundings of both.
 
-1. *Near 1 the complement counts.* If U ≥ 0.7071, V = 1 − U = (¬w + 1 − θ)·2⁻⁶⁴ is used in place of U, so that what is
-   converted is never a rounded difference. With n = w or ¬w, x = (n + ½)·2⁻⁶⁴ has relative error at most 2u
+1. *Near 1 the complement is used.* If U ≥ 0.7071, V = 1 − U = (¬w + 1 − θ)·2⁻⁶⁴ is used in place of U, so that no
+   rounded difference is ever converted. With n = w or ¬w, x = (n + ½)·2⁻⁶⁴ has relative error at most 2u
    (conversion and the addition of ½), and n + θ differs from n + ½ by at most ½. The seam lies so far below √½ that
    what is not near 1 stays below √½ when it is rounded: its exponent e is at most −1.
 2. *Logarithm.* Away from 1: x = 2ᵉ·m with m in [√½, √2), exact on the bits; t = (m − 1)/(m + 1). Near 1: t = −x/(2
@@ -37,7 +37,7 @@ u = 2⁻⁵³. A multiply-add may be fused or not: the bound counts the rounding
    is below half of that wherever R is large; near 1, where R < 0.84, it is below a quarter. So 4 and 5 together
    stay below it. All others, about 3·10⁻⁶ of the pairs, are decided in `draw`.
 
-`tests/noise` holds every step against ball arithmetic, and sees a kernel fail whose polynomial lacks a term.
+`tests/noise` compares every step with ball arithmetic, and confirms that a kernel fails if a polynomial lacks a term.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from numpy.typing import NDArray
 
 SCALE_BITS = 26
 SCALE = float(2**SCALE_BITS)  # r is a normal variable in units of 2⁻²⁶ standard deviations, rounded
-HALF = 4096  # pairs of a block: it has HALF words w, then HALF words a; its values are cosines, then sines
+HALF = 4096  # pairs per block: it has HALF words w, then HALF words a; its values are cosines, then sines
 # Of pairs: 2⁻²⁰ with few bits (point 5), and two values within the tolerance of either side (point 6), E[R] = √(π/2).
 UNDECIDED_RATE = 2.0**-20 + 4.0 * 2.0**-22 * (1.0 + math.sqrt(math.pi / 2.0))
 
 _TOLERANCE = 2.0**-22  # point 6
 _LEAST, _LEAST_NEAR = 2.0**-20, 2.0**-32  # of x: n ≥ 2⁴⁴ away from 1, n ≥ 2³² near 1 (point 5)
-# All constants are of 64 bits with a sign: NumPy, numba and XLA agree on what happens to those.
-_NEAR = math.ceil(0.7071 * 2.0**64) - 2**63  # 0.7071·2⁶⁴ as a signed word with its first bit turned
+# All integer constants are signed 64-bit values, because NumPy, numba and XLA agree on how to treat these.
+_NEAR = math.ceil(0.7071 * 2.0**64) - 2**63  # 0.7071·2⁶⁴ as a signed word with its first bit flipped
 _SIGN = -(2**63)
 _ROOT_HALF_BITS = int(np.float64(math.sqrt(0.5)).view(np.int64))
 _BITS_2_52 = int(np.float64(2.0**52).view(np.int64))

@@ -38,7 +38,7 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 @numba.njit(inline="always")
 def _nearest(x: Any) -> Any:
-    """Round to an integer, ties to even: exact below 2⁵¹, and unlike a call it is vectorised."""
+    """Round to an integer, ties to even: exact below 2⁵¹ and, unlike a function call, vectorised."""
     return (x + 1.5 * 2.0**52) - 1.5 * 2.0**52
 
 
