@@ -23,9 +23,8 @@ class Later:
     def __init__(self, module: str, *, feature: str, extra: str) -> None:
         """Name the module, what needs it, and the extra that installs it."""
         self._module, self._feature, self._extra = module, feature, extra
-        self._loaded: ModuleType | None = (
-            None  # import_module takes microseconds even if the module is loaded
-        )
+        # import_module takes microseconds even if the module is loaded
+        self._loaded: ModuleType | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # pickle and copy ask for these, and must not trigger the import

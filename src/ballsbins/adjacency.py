@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 _SHARES = np.array([0.5, 0.9, 0.99])
 _PARTS = np.linspace(0.0, 1.0, 65)  # shares of ε to try for the first of two changes
 _LEAST_DELTA = 1e-300  # the search tries no δ below this
-_ROUNDING = (
-    1e-12  # relative: more than the rounding of a handful of sums, products and exponentials of doubles
-)
+# relative: more than the rounding of a handful of sums, products and exponentials of doubles
+_ROUNDING = 1e-12
 
 
 def delta_bound(

@@ -30,9 +30,8 @@ from ballsbins.samplers.base import MAX_STEPS
 RELATIVE = 1e-6  # relative accuracy of σ
 _USUAL_NOISE = 0.7  # σ at which to start the search if nothing is known
 _CLOSE = 1.01  # a rough guess of σ is right to within this factor
-_NEARBY = (
-    1e-4  # raise σ by this, relative, if the bracket of ε from δ is a little wider than that of δ from ε
-)
+# raise σ by this, relative, if the bracket of ε from δ is a little wider than that of δ from ε
+_NEARBY = 1e-4
 _MOST_USUAL_STEPS = 1e5  # a proposed batch size makes at most this many steps per epoch
 _LEAST_SLOPE = 1.0  # ignore a smaller estimate of −d log δ/d log σ
 _SKETCHED = 3e-3  # relative accuracy of the first σ, found from a sketch of the curve

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
+import time
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from ballsbins import _progress
-from ballsbins.cli import app
+from ballsbins.batch_files.build import BuildProgress
+from ballsbins.cli import app, progress
 from ballsbins.cli.options import Batches, JsonOption, Run, Without, with_groups
 
 
@@ -95,3 +100,29 @@ def test_long_commands_say_so_where_there_is_no_terminal(words, tmp_path, monkey
     assert done.exception is None, done.exception
     assert re.search(r", \d+ s$", done.stderr, re.MULTILINE), done.stderr
     assert not re.search(r", \d+ s$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("bar", "report", "line"),
+    [
+        (
+            lambda: progress.build_bar(json_log=False),
+            [BuildProgress(1, "reading", 500, 2000, 0, 0, 0.0, None)],
+            "build: epoch 1 reading, 500 of 2,000 rows, 0 s",
+        ),
+        (progress.lines_bar, ["lines", 1000, 3000], "lines: 1,000 of 3,000, 0 s"),
+        (
+            lambda: progress.training_bar(Console(file=io.StringIO())),
+            [SimpleNamespace(steps=1000, total_steps=4000)],
+            "training: 1,000 of 4,000 steps, 0 s",
+        ),
+    ],
+    ids=["build", "data", "train"],
+)
+def test_bars_become_lines_where_there_is_no_terminal(bar, report, line, monkeypatch, capsys):
+    monkeypatch.setattr(_progress, "_FIRST", 0.0)
+    monkeypatch.setattr(_progress, "_NEXT", 0.01)
+    with bar() as note:
+        note(*report)
+        time.sleep(0.2)
+    assert line in capsys.readouterr().err.splitlines()

@@ -131,9 +131,8 @@ def statistics(
     return np.concatenate([chosen(observed.astype(np.float64)) for observed, _ in runs])
 
 
-Places = list[
-    tuple[NDArray[np.int64], NDArray[np.int64]]
-]  # for each epoch: trials in ascending order, and the canary's step in each
+# for each epoch: trials in ascending order, and the canary's step in each
+Places = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def _nowhere(epochs: int) -> Places:

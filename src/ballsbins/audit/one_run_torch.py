@@ -22,9 +22,8 @@ from ballsbins.training.torch import make_private
 EXAMPLE_CLIP_NORM = 0.1  # well below the norms of gradients, so that clipping is tested
 _INPUTS = 400  # inputs of the example's model: enough that random inputs are almost orthogonal
 _AT_ONCE = 1 << 24  # values of per-example gradients held at a time, to limit memory
-_SMALLEST = (
-    1e-4  # a noise multiplier so small that it hides nothing, but for which the grid does not overflow
-)
+# a noise multiplier so small that it hides nothing, but for which the grid does not overflow
+_SMALLEST = 1e-4
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 

@@ -30,9 +30,8 @@ def released(
     return (integers * grid.unit).astype(np.float32)
 
 
-Query = Callable[
-    [Array], Array
-]  # the responses so far → ψ_t of every example, one per row; ⊥ has a row of zeros
+# the responses so far → ψ_t of every example, one per row; ⊥ has a row of zeros
+Query = Callable[[Array], Array]
 _SLACK = 1e-9
 
 

@@ -26,9 +26,8 @@ from ballsbins.errors import DataError
 from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 
-_READING_SHARE = (
-    0.45  # fraction of an epoch's time spent reading, as measured; the rest is sorting and writing
-)
+# fraction of an epoch's time spent reading, as measured; the rest is sorting and writing
+_READING_SHARE = 0.45
 
 
 @dataclass(frozen=True)

@@ -150,9 +150,8 @@ class BuildPlan:
         if width >= group:
             group = width = group * (width // group)
         ranges = Ranges(0, steps, group, width)
-        while (
-            len(ranges) > self.share.max_files
-        ):  # too many files: use wider ranges, which are scattered again later
+        # too many files: use wider ranges, which are scattered again later
+        while len(ranges) > self.share.max_files:
             group = width = self.batches_per_file * max(1, 2 * group // self.batches_per_file)
             ranges = Ranges(0, steps, group, width)
         return ranges

@@ -42,10 +42,11 @@ compute = Later("pyarrow.compute", feature="Reading batch files", extra="data")
 
 Arrays = dict[str, NDArray[Any]]
 VALID, OFFSETS = ".valid", ".offsets"
+# the types that are not numbers, and the fill value of each
 _TEXTS: dict[str, Any] = {
     "text": "",
     "bytes": b"",
-}  # the types that are not numbers, and the fill value of each
+}
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,11 @@ parquet = Later("pyarrow.parquet", feature="Batching tables", extra="data")
 _LARGEST_DICTIONARY = 2 << 20  # bytes: twice what writers put into the dictionary of a row group by default
 _BLOCK = 8  # bytes of rows to encode at a time, per byte of the dictionaries
 _KEPT, _KEPT_PER_VALUE = 1 << 20, 100  # bytes allowed for the codes of all rows, and extra bytes per value
+# the footer key under which Arrow stores its own types, and a key of equal length that it ignores
 _ARROW_SCHEMA = (
     b"ARROW:schema",
     b"ARROW:ignore",
-)  # the footer key under which Arrow stores its own types, and a key of equal length that it ignores
+)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

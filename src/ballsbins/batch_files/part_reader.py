@@ -70,10 +70,11 @@ class PartReader:
         length = min(int.from_bytes(tail[-8:-4], "little") + 8, size)
         if length > len(tail):
             tail = self._read(size - length, size, ReadBuffer())
+        # a part without row groups consists of its footer only, from the first byte on
         for footer in (
             tail[-length:],
             tail,
-        ):  # a part without row groups consists of its footer only, from the first byte on
+        ):
             if xxhash.xxh3_64_hexdigest(footer) == stored.checksum:
                 return bytes(footer)
         raise damaged(self._location)

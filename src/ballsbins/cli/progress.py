@@ -54,19 +54,30 @@ def seconds_shown(count: float) -> str:
 
 
 @contextmanager
+def _lines(first: str, words: Callable[..., str]) -> Iterator[Callable[..., None]]:
+    """A line now and then: `first`, then the words for the latest report."""
+    said = first
+
+    def note(*at: Any) -> None:
+        nonlocal said
+        said = words(*at)
+
+    with telling(lambda: said):
+        yield note
+
+
+@contextmanager
 def build_bar(*, json_log: bool) -> Iterator[Report | None]:
     """What is told while batch files are written: lines of JSON, a bar on a terminal, or a line now and then."""
     if json_log:
         yield lambda at: log(at.to_dict())
         return
     if not sys.stderr.isatty():
-        done = "reading"
 
-        def note(at: BuildProgress) -> None:
-            nonlocal done
-            done = f"epoch {at.epoch} {at.stage}, {at.rows:,} of {at.total_rows:,} rows"
+        def words(at: BuildProgress) -> str:
+            return f"build: epoch {at.epoch} {at.stage}, {at.rows:,} of {at.total_rows:,} rows"
 
-        with telling(lambda: f"build: {done}"):
+        with _lines("build: reading", words) as note:
             yield note
         return
     bar = Progress(
@@ -97,13 +108,7 @@ def build_bar(*, json_log: bool) -> Iterator[Report | None]:
 def lines_bar() -> Iterator[DataProgress | None]:
     """A bar on standard error while lines are read or written, or a line now and then where it is no terminal."""
     if not sys.stderr.isatty():
-        at = "reading"
-
-        def note(task: str, done: int, total: int) -> None:
-            nonlocal at
-            at = f"{task}: {done:,} of {total:,}"
-
-        with telling(lambda: at):
+        with _lines("reading", lambda task, done, total: f"{task}: {done:,} of {total:,}") as note:
             yield note
         return
     columns = (
@@ -127,13 +132,11 @@ def lines_bar() -> Iterator[DataProgress | None]:
 def training_bar(out: Console, title: str = "training") -> Iterator[Callable[[StepProgress], None] | None]:
     """A bar while a model is trained, or a line now and then. Its loss is not private and says so."""
     if not out.is_terminal:
-        done = "starting"
 
-        def note(at: StepProgress) -> None:
-            nonlocal done
-            done = f"{at.steps:,} of {at.total_steps:,} steps"
+        def words(at: StepProgress) -> str:
+            return f"{title}: {at.steps:,} of {at.total_steps:,} steps"
 
-        with telling(lambda: f"{title}: {done}"):
+        with _lines(f"{title}: starting", words) as note:
             yield note
         return
     columns: list[Any] = [

@@ -18,10 +18,11 @@ from ballsbins.total import Total
 
 FALSE_ALARMS = 0.01  # the fraction of absent examples that the attacker may call present
 RARELY = 1e-3  # how often belief may rise beyond the stated level
+# a share above the first is shown by what is missing from 1, if that is at least the second
 _NEARLY_ALL, _LEAST_MISSING = (
     0.99,
     1e-6,
-)  # a share above the first is shown by what is missing from 1, if that is at least the second
+)
 
 
 @dataclass(frozen=True)

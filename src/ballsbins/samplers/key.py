@@ -100,9 +100,8 @@ class Key:
         """
         bits = 64
         advice = "A seed is for experiments only; for a secret key use ballsbins.new_key()."
-        if (
-            isinstance(seed, int) and seed.bit_length() > bits
-        ):  # it might be key bytes as an integer: do not show them
+        # it might be key bytes as an integer: do not show them
+        if isinstance(seed, int) and seed.bit_length() > bits:
             raise SecretError(
                 f"This seed has {seed.bit_length()} bits, but may have at most {bits}. {advice}"
             )

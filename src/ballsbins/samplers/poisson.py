@@ -97,9 +97,8 @@ def successes(keystream: Keystream, step: int, num_trials: int, one_in: int) -> 
     last, used = -1, 0
     while True:
         expected = (num_trials - 1 - last) / one_in
-        count = min(
-            int(expected + 6 * math.sqrt(expected)) + 16, _CHUNK
-        )  # enough, except about once in 10⁹ times
+        # enough, except about once in 10⁹ times
+        count = min(int(expected + 6 * math.sqrt(expected)) + 16, _CHUNK)
         trials = gaps(keystream, step, used, count, one_in=one_in, ceiling=num_trials)
         trials += 1
         np.cumsum(trials, out=trials)

@@ -39,10 +39,11 @@ _MOST_COORDINATES = 10**9
 _SPARE = 1e-12  # covers the rounding of η and unit themselves
 _LARGEST = 2.0**52  # |k + r| must be exact in float64
 _LARGEST_ETA = 0.5
+# so far from the float32 underflow threshold that underflow moves k by less than 1
 _SMALLEST_UNIT, _LARGEST_UNIT = (
     2.0**-80,
     2.0**80,
-)  # so far from the float32 underflow threshold that underflow moves k by less than 1
+)
 
 
 def gamma(count: int, roundoff: float) -> float:

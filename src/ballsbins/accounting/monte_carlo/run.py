@@ -219,9 +219,8 @@ class _Running:
         while done < self.blocks:
             look = 1 << done.bit_length() if done else 1
             stop = min(self.blocks, look, done + max(1, min(_MOST_BLOCKS, done // 4)))
-            if (
-                stop == self.blocks and stop - done > 1
-            ):  # the last block may be partial, so it is a task of its own
+            # the last block may be partial, so it is a task of its own
+            if stop == self.blocks and stop - done > 1:
                 stop -= 1
             yield stop / self.blocks, k, done, stop
             done = stop
@@ -231,9 +230,8 @@ class _Running:
         self._tally, before = self._tally.merge(tally), self.saved
         whole = self._tally if self._tally.count == before.planned else before.whole
         if last * self.size <= self.job.samples:
-            looks = (
-                (*before.looks, self._tally) if last & (last - 1) == 0 else before.looks
-            )  # 1, 2, 4, … blocks
+            # 1, 2, 4, … blocks
+            looks = (*before.looks, self._tally) if last & (last - 1) == 0 else before.looks
             self.saved = replace(before, done=last, tally=self._tally, looks=looks, whole=whole)
         else:
             self.saved = replace(before, whole=whole)
@@ -272,7 +270,6 @@ def _drawn(
             yield *sent.popleft(), tally
     finally:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # joblib warns about dropped tasks, which is intended after Ctrl-C
+            # joblib warns about dropped tasks, which is intended after Ctrl-C
+            warnings.simplefilter("ignore")
             found.close()

@@ -304,9 +304,8 @@ class LiftContour:
             np.abs(sine) * (_RESERVE + INNER_SAFETY * self.inner * size) + INNER_SAFETY * self.inner_phase
         )
         rounding *= swing
-        below = np.abs(parts[:, : len(_COARSE_X)]).sum(
-            axis=1
-        )  # at most as much lies below the lowest panel as in it
+        # at most as much lies below the lowest panel as in it
+        below = np.abs(parts[:, : len(_COARSE_X)]).sum(axis=1)
         return parts.sum(axis=1), rounding.sum(axis=1) + below
 
     def __call__(self, strikes: Strikes) -> Estimate:

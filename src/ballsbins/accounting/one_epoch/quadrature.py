@@ -35,14 +35,12 @@ BEYOND = 16.0  # what lies beyond the end of a path is less than this many times
 # If a rule differs from a coarser one by d, its error is taken as (8d)^power, at most d; more if d is not small.
 _DISTANCE_SAFETY = 8.0
 _TRAPEZOIDAL_POWER, _TRAPEZOIDAL_CLOSE = 1.4, 1e-2  # halving the step squares the error: power 2 (B9)
-_SETTLED = (
-    1e-5  # d up to which the trapezoidal rule is seen to converge like that; up to 10⁻² the error is d (B9)
-)
+# d up to which the trapezoidal rule is seen to converge like that; up to 10⁻² the error is d (B9)
+_SETTLED = 1e-5
 _GAUSS_POWER, _GAUSS_CLOSE = 1.25, 1e-4  # 20 nodes against 12: power 20/12 = 1.67 (B10)
 
-_FEW_BITS = (
-    0.5  # up to this |z|, log|1 + z| comes from log1p of |1 + z|² − 1, which has no cancellation there
-)
+# up to this |z|, log|1 + z| comes from log1p of |1 + z|² − 1, which has no cancellation there
+_FEW_BITS = 0.5
 # Up to this |q|, e₂ is a power series (beyond, e^{−q} − 1 + q loses less than three bits); its remainder; and 1/k!.
 _SERIES, _SERIES_REST, _FACTORIALS = 1.0, 1e-17, (1.0 / factorial(np.arange(21))).tolist()
 

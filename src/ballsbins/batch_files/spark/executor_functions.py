@@ -151,9 +151,8 @@ def _parts(
     """For each place, the number of boundaries at or before it."""
     first = np.array([boundary[0] for boundary in boundaries], dtype=np.uint64)
     parts = np.searchsorted(first, high, side="right")
-    for row in np.flatnonzero(
-        parts != np.searchsorted(first, high, side="left")
-    ):  # places whose high half equals that of a boundary
+    # places whose high half equals that of a boundary
+    for row in np.flatnonzero(parts != np.searchsorted(first, high, side="left")):
         parts[row] = bisect_right(boundaries, (int(high[row]), int(low[row])))
     return parts
 

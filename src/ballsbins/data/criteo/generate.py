@@ -29,10 +29,11 @@ _JUDGED = 8 * _CHUNK  # number of rows on which the best AUC is measured
 _MISSING = 0.1  # missing fraction of the integers, and of categories with many values
 _LARGEST = 5000  # maximum number of values of a category
 _WEIGHT = 0.36  # standard deviation of a value's weight
+# categories that are numbers in the file and carry no signal
 _PLAIN = (
     "click_timestamp",
     "nb_clicks_1week",
-)  # categories that are numbers in the file and carry no signal
+)
 _DAYS = 90 * 86_400
 _FIRST_CLICK = 1_596_439_471
 _MAX_ROWS = 2**40

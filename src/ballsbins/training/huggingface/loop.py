@@ -82,9 +82,8 @@ class PrivateLoop(Trainer):
             The result of `Trainer.train`.
         """
         try:
-            with (
-                warnings.catch_warnings()
-            ):  # token ids have no gradients, and Opacus' hooks make torch warn about it
+            # token ids have no gradients, and Opacus' hooks make torch warn about it
+            with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Full backward hook is firing")
                 return super().train(*args, **kwargs)
         finally:

@@ -78,9 +78,8 @@ class TrainingRun:
     steps: int = 0
     branch: str = ""
     continued: list[dict[str, Any]] = field(default_factory=list)
-    uncovered: list[str] = field(
-        default_factory=list
-    )  # why floating point is not covered, in any step so far
+    # why floating point is not covered, in any step so far
+    uncovered: list[str] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)  # where steps were taken
     grid: Grid | None = None
     _saved: int = -1

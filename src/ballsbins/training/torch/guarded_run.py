@@ -85,9 +85,8 @@ class GuardedRun(StepCount):
         self._noised = -1  # the last step for which noise was drawn
         self._last_noise: str | None = ""  # public: identifies the noise of the last step
         self._drawn = 0  # position after the last batch drawn from the sampler
-        self._given: int | None = (
-            None  # after the last one given by our own loader; None under another loader
-        )
+        # after the last one given by our own loader; None under another loader
+        self._given: int | None = None
         self._begun = 0  # position at which the current iteration began
         self._exhausted = False
         self._epoch: tuple[int, Batches] | None = None  # the batches last drawn from
@@ -203,9 +202,8 @@ class GuardedRun(StepCount):
 
     def noise_domain(self, parameters: list[Any], sums: list[Any], device: str) -> Domain:
         """The domain of the next step's noise, from the parameters before the step and the sums it is added to."""
-        if (
-            self.steps_taken <= self._noised
-        ):  # noise was drawn before an interruption, and sums may not repeat
+        # noise was drawn before an interruption, and sums may not repeat
+        if self.steps_taken <= self._noised:
             if self.world_size > 1:
                 raise RunError(
                     f"Step {self.steps_taken:,} was interrupted and cannot be taken again by several processes, "

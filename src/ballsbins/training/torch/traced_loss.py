@@ -56,9 +56,8 @@ class Tape:
 
     operations: list[_Operation] = field(default_factory=list)
     losses: list[int] = field(default_factory=list)  # the operations that went backward
-    came_back: dict[int, torch.Tensor] = field(
-        default_factory=dict
-    )  # the gradients that outputs actually received
+    # the gradients that outputs actually received
+    came_back: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def output(self, value: Any) -> Any:
         """Start recording an output of the model."""
