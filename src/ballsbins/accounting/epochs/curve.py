@@ -32,7 +32,7 @@ _ENOUGH = 1e-6  # largest relative error of δ for an answer to be called exact
 _GOOD = 3e-8  # an answer with a larger relative error gets a sheet of its own
 _MOST_OWN = 8  # most sheets laid for single points of one question, to limit the time
 _FLOOR = 1e-13  # never claim a smaller relative error than this
-_REACH = 0.1  # how far around a place its lines serve, relative; at least half a stride
+_REACH = 0.2  # how far around a place its lines serve, relative; at least half a stride
 # The search for a rough ε works in log ε, in deviations, between these ends: it starts at the Gaussian's value and
 # takes at most this many Newton steps, none longer than this, until one is short.
 _ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 8.0), 8, 1.5, 0.1
@@ -44,7 +44,7 @@ _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 # stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
 _ASIDE = 25.0
 _ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
-_STRIDE, _LINEAR, _RATIO = 1.5, 9.0, 1.2  # places: every 1.5 deviations up to 9, then by a factor of 1.2
+_STRIDE, _LINEAR, _RATIO = 4.5, 9.0, 1.4  # places: every 4.5 deviations up to 9, then by a factor of 1.4
 
 
 class ProductCurve(Curve):

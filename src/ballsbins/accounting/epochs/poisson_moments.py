@@ -6,8 +6,10 @@ At K = 1 − q + qz the out-of-the-money value is v = q·E(Z − z)₊ for z ≥
     M(u) − 1 = u(u−1) ∫ e^{(u−1)k} v dk = u(u−1)·q·s ∫ S^{u−2} z(g)·v(g) dg .
 
 Every term is positive at real u, so nothing cancels, however small q is. v has its kink at g = s/2. On either side
-the integrand is analytic, and g = s/2 ± exp(t − e^{−t}) makes the trapezoidal rule in t converge geometrically (the
-double exponential rule for half-lines). The sum over every second node shows its error. If large losses matter and
+the integrand is analytic, and g = s/2 ± log(1 + exp(t − e^{−t})) makes the trapezoidal rule in t converge
+geometrically: near the kink, nodes approach it as in the double exponential rule, and far from it they are evenly
+spaced, as suits a Gaussian. S^{u−2} is analytic up to a distance of π/s from real g, so the spacing must shrink with
+1/s. The sum over every second node shows the error. If large losses matter and
 y is large, e^{iyk} turns too fast for these nodes. The large losses are then integrated on an even lattice in k
 (`moments`).
 """
@@ -26,7 +28,9 @@ from ballsbins.accounting.epochs.moments import (
     DEEP,
     FIRST_FLOOR,
     LARGEST_MOMENT,
+    PER_WIDTH,
     SPREAD,
+    TINY,
     Complex,
     CurveMoments,
     Grid,
@@ -41,12 +45,12 @@ from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.gaussian import log_hockey_stick
 from ballsbins.accounting.poisson import PoissonStepCurve
 
-_SPACING = 1.0 / 256.0  # of nodes in t: usually fine enough
-_FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁸, and the largest g: its density is e^−1800
+_NODES_PER_UNIT, _NODES_PER_STRIP = 8.0, 3.0  # nodes in t per unit of t, and per unit of 1/s: usually enough
+_FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁹, and the largest g: its density is e^−1800
 _DEEPEST = -3000.0  # do not survey log v below this
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
-_DEGREE = 80  # of the Chebyshev series that interpolates a long line
-_TURNS_PER_DEGREE = 0.7  # radians along the line, per degree, up to which that series has all digits
+_MOST_DEGREE = 80  # of the Chebyshev series that interpolates a long line
+_LEFT_OUT = -42.0  # log of a coefficient of that series that does not show
 _LARGEST_LOG_Z = 690.0  # e^690 still fits into a double
 # multiplications in one block of a complex matrix product: OpenBLAS starts no second thread up to 2¹⁶
 _ONE_THREAD = 2**15
@@ -62,7 +66,7 @@ class StepMoments(Moments):
         """Everything is in closed form; the nodes of each spacing are made when they are needed."""
         self._s, self._q = 1.0 / noise_multiplier, 1.0 / steps
         self._nodes: dict[float, tuple[Array, Array, Array]] = {}
-        self.spacing = _SPACING
+        self.spacing = 2.0 ** -math.ceil(math.log2(max(_NODES_PER_UNIT, _NODES_PER_STRIP * self._s)))
         self.least = math.log1p(-self._q)
         self._floor = FIRST_FLOOR
         self._lattice = CurveMoments(PoissonStepCurve(noise_multiplier, steps))
@@ -78,9 +82,10 @@ class StepMoments(Moments):
         look = self._lattice
         self.loss, self.log_v, self.bounded = look.loss, look.log_v, look.bounded
 
-    def jump_spacing(self, width: float) -> float:
-        """The same spacing as for the body."""
-        return self.spacing
+    def split_spacing(self, split: Split) -> float:
+        """A fraction of the width of the split in g: the loss k changes with g at the rate s·(1 − (1−q)·e^{−k})."""
+        rate = -self._s * math.expm1(-split.at + self.least)
+        return float(min(self.spacing, 2.0 ** math.floor(math.log2(split.width / (PER_WIDTH * rate)))))
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
@@ -97,11 +102,11 @@ class StepMoments(Moments):
             self._lattice.reach(self._floor)
         step = Split.at_valley(0.5 * _TURNS / end, math.inf)
         small, large = _both(log_weight, step.log_body), _both(log_weight, step.log_jump)
-        near = refined(lambda h: self._along(c, line, small, h), self.spacing, _worst)
+        near = refined(lambda h: self._along(c, line, small, h), min(h, self.split_spacing(step)), _worst)
         most = float(np.abs(near.value).max())
         far = refined(
             lambda h: self._lattice.transform(c, line, large, h, kink=False),
-            step.width / 4,
+            self._lattice.split_spacing(step),
             lambda found: _worst(found, most),
         )
         ends, relative = near.ends + far.ends, max(near.relative, far.relative)
@@ -130,9 +135,10 @@ class StepMoments(Moments):
         """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error, from left to right."""
         if h not in self._nodes:
             s, q = self._s, self._q
-            t = h * np.arange(math.ceil(_FIRST / h), math.floor(math.log(_FARTHEST) / h) + 1)
-            away = np.exp(t - np.exp(-t))
-            log_step = np.log(h * away * (1.0 + np.exp(-t)))
+            t = h * np.arange(math.ceil(_FIRST / h), math.floor(_FARTHEST / h) + 1)
+            inner = t - np.exp(-t)
+            away = np.log1p(np.exp(inner))
+            log_step = np.log(h * (1.0 + np.exp(-t)) / (1.0 + np.exp(-inner)))
             g = 0.5 * s + np.concatenate([-away[::-1], away])
             log_z = s * np.concatenate([-away[::-1], away])
             known = (np.abs(g) < _FARTHEST) & (log_z < _LARGEST_LOG_Z)
@@ -161,16 +167,18 @@ def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -
 def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[Complex, Array]:
     """Σ_j w_j e^{iy_l x_j} at all y of a line, and its distance from the same sum with weights times `coarse`.
 
-    As a function of y the sum is entire, of type at most the largest |x|. If it turns little along the line, its
-    Chebyshev series of degree _DEGREE has all digits, so a long line is interpolated.
+    As a function of y the sum is entire, of type at most the largest |x|. If it turns little along the line, a short
+    Chebyshev series has all digits, so a long line is interpolated.
     """
     size = line.highest + 1
     weights = weight * np.stack([np.ones(coarse.shape), coarse])
-    if size > 4 * _DEGREE and float(line.y[-1] * np.abs(position).max()) < _TURNS_PER_DEGREE * _DEGREE:
-        nodes = np.cos(math.pi * (np.arange(_DEGREE + 1) + 0.5) / (_DEGREE + 1))
-        turns = np.exp(0.5 * 1j * float(line.y[-1]) * np.outer(nodes + 1.0, position))
+    end = float(line.y[-1])
+    degree = _degree(0.5 * end * float(np.abs(position).max()))
+    if degree <= _MOST_DEGREE and size > 4 * degree:
+        nodes = np.cos(math.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
+        turns = np.exp(0.5 * 1j * end * np.outer(nodes + 1.0, position))
         fine, other = (np.vecdot(row, turns) for row in weights)
-        series = (scipy.fft.dct(fine.real, type=2) + 1j * scipy.fft.dct(fine.imag, type=2)) / (_DEGREE + 1)
+        series = (scipy.fft.dct(fine.real, type=2) + 1j * scipy.fft.dct(fine.imag, type=2)) / (degree + 1)
         series[0] *= 0.5
         values = chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series)
         return np.asarray(values), np.full(size, np.abs(fine - other).max())
@@ -189,3 +197,12 @@ def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[
         sums += outer[:, :, part] @ inner[part]
     fine, other = sums.reshape(2, -1)[:, :size]
     return fine, np.abs(fine - other)
+
+
+def _degree(turn: float) -> int:
+    """The degree from which on the Chebyshev coefficients of e^{i·turn·x} do not show: |J_k(z)| ≤ (z/2)^k / k!."""
+    degree, log = 0, 0.0
+    while log > _LEFT_OUT and degree <= _MOST_DEGREE:
+        degree += 1
+        log += math.log(0.5 * max(turn, TINY) / degree)
+    return degree

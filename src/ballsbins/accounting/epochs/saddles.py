@@ -65,6 +65,9 @@ _PER_HEIGHT = 0.1  # a saddle may be misjudged by more the larger its height: th
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
 # the longest period, in deviations and in losses, and how many are tried
 _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
+# Lines left of a saddle are tried if its period is this many times log K: at these shares of its distance from 1, up
+# to this much more height, in logs, and taken at this ratio of periods.
+_LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
 _LONGEST = 2**17  # most points of a line
 _FAR_BELOW = -80.0  # a bound this low decides every question
@@ -306,6 +309,25 @@ class Product:
             for jumps, height in enumerate(heights)
         ]
 
+    def _placed(self, term: Term, k: float, reach: float, way: Way) -> tuple[Term, float]:
+        """The term and the period of its line. A line left of the saddle may need a much shorter period.
+
+        Repeated jumps fall off like an exponential. If the saddle's tilt is nearly as steep, its images fall off slowly.
+        """
+        found = term, self._period(term, k, reach, way.split, way.together)
+        if term.jumps == 0 and self._right and found[1] > _LONG * (k + reach):
+            heights = self._jumps(True, way.split, 0) + (1.0 - self._candidates) * term.k
+            for share in _LEFT_OF_SADDLE:
+                c = 1.0 + share * (term.c - 1.0)
+                height = float(np.interp(c, self._candidates, heights))
+                moved = replace(term, c=c, height=height)
+                if height > term.height + _LIFTED:
+                    break
+                period = self._period(moved, k, reach, way.split, way.together)
+                if period < _SHORTER * found[1]:
+                    found = moved, period
+        return found
+
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small."""
         candidates = np.geomspace(
@@ -335,8 +357,8 @@ class Product:
 
     def _lay(self, way: Way, k: float, reach: float) -> Lines:
         lines, relative = [], 0.0
-        for term in way.terms:
-            period = self._period(term, k, reach, way.split, way.together)
+        for at_saddle in way.terms:
+            term, period = self._placed(at_saddle, k, reach, way)
             line, off = self._line(term, k, period, way.split, way.together)
             lines.append(line)
             relative = max(relative, off)
