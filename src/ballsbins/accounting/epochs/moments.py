@@ -44,6 +44,7 @@ _LEVEL, _STEADY = 1e-3, 1e-6
 # Points per width w of a split. The step is Φ, so an alias at spacing h is e^{−(πw/h)²}: e^−110 here, and e^−28 for
 # the sum over every second point, which is what shows that no finer lattice is needed.
 PER_WIDTH = 3.4
+_FARTHER_LEFT = 1.3  # how much farther to the left a new lattice goes than its first question needs
 _SERIES = 0.25  # largest |x| for which seven terms of the series of log(x/sinh x) have all digits
 _NO_LONGER = 0.2  # an error that falls by less than this factor is down to rounding
 _POWER = 1.4  # power of the distance of two trapezoidal sums that bounds the error of the finer one
@@ -332,11 +333,13 @@ class CurveMoments(Moments):
         """Log v and its error on the lattice of spacing h, over the range that matters according to `tilted`."""
         some = np.flatnonzero(tilted > tilted.max() - DEEP)
         low = self.loss[some[0] - 1] if some[0] > 0 else self._end
+        if h not in self._lattices:  # one call for some more points now costs less than a second call later
+            low = max(_FARTHER_LEFT * low, self._end)
         high = self.loss[min(some[-1] + 1, tilted.size - 1)]
         first, last = math.floor(low / h), math.ceil(high / h)
         if last - first > _MOST_POINTS:
             raise TooFine
-        start, log_v, error = self._lattices.get(h) or (0, *self._values(h, 0, 1))
+        start, log_v, error = self._lattices.get(h) or (first, np.empty(0), np.empty(0))
         if first < start or last > start + log_v.size - 1:
             before = self._values(h, min(first, start), start)
             behind = self._values(h, start + log_v.size, max(last + 1, start + log_v.size))

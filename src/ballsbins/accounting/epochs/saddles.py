@@ -106,9 +106,14 @@ class Product:
         least = _NEAREST * min(per_deviation, 1.0)
         return np.geomspace(least, _FARTHEST[self._right] * max(per_deviation, 1.0), _SADDLES)
 
-    @property
+    @cached_property
     def _candidates(self) -> Array:
         return 1.0 + self._away if self._right else -self._away
+
+    @cached_property
+    def _log_u(self) -> Array:
+        """Log u(u−1) at the candidates, the same on both sides."""
+        return np.asarray(np.log(self._away) + np.log1p(self._away))
 
     def estimate(self, epsilon: Array) -> Array:
         """Log δ by the saddlepoint formula at some ε ≥ 0: not a bound."""
@@ -117,9 +122,11 @@ class Product:
     def look(self, epsilon: float) -> tuple[float, float]:
         """The same estimate at one ε, and its slope: K only enters as K^{1−c}."""
         if epsilon not in self._looks:
-            way = self._ways(epsilon if self._right else -epsilon)[0]
-            c = max(way.terms, key=lambda term: term.estimate).c
-            log, slope = (way.together, 1.0 - c) if self._right else (way.together + epsilon, c)
+            # the lower a saddle, the less a bump of jumps disturbs it
+            terms = min(self._ways(epsilon if self._right else -epsilon), key=lambda way: way.height).terms
+            log = float(np.logaddexp.reduce([term.estimate for term in terms]))
+            c = max(terms, key=lambda term: term.estimate).c
+            log, slope = (log, 1.0 - c) if self._right else (log + epsilon, c)
             self._looks[epsilon] = min(log, 0.0), slope
         return self._looks[epsilon]
 
@@ -186,7 +193,9 @@ class Product:
         """
         until = math.inf
         if self._right:
-            until = k + self._farthest(k, -0.5 * (k / self.deviation) ** 2 - _SPARE)
+            # All other runs have mean 1, so the value is at least that of a single run (Jensen's inequality).
+            single = max(float(moments.log_value(np.array([k]))[0]) for moments, _ in self.factors)
+            until = k + self._farthest(k, max(-0.5 * (k / self.deviation) ** 2 - _SPARE, single))
             if until < math.inf:  # take only a few different values, because moments are kept for each
                 until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
@@ -284,26 +293,33 @@ class Product:
             moments.reach(floor)
 
     def _jumps(self, right: bool, split: Split | None, jumps: int) -> Array:
-        """Log of the size of the term with this many jumps, without K, divided by u(u−1).
+        """Log of the size of the term with this many jumps, without K, divided by u(u−1)."""
+        if jumps == 0 or split is None:
+            return np.asarray(self._base(right, split) - self._log_u)
+        if jumps == ANY:
+            ratio = np.minimum(self._ratio(right, split) + self._log_u, _LARGEST_LOG)
+            more = self.count * np.log1p(np.exp(ratio) / self.count)
+            lifted = np.log(np.maximum(-np.expm1(-more), TINY)) + more
+            return np.asarray(self._base(right, split) - self._log_u + lifted)
+        return np.asarray(self._with_jumps(right, split, np.array([float(jumps)]))[0])
+
+    def _with_jumps(self, right: bool, split: Split, jumps: Array) -> Array:
+        """The same for several numbers of jumps > 0, a row for each.
 
         v̂_J is largest at real u, but u(u−1) grows along the line until v̂_J falls off at about 3/width.
         """
-        log_u, base = np.log(self._away) + np.log1p(self._away), self._base(right, split)
-        if jumps == 0 or split is None:
-            return np.asarray(base - log_u)
-        if jumps == ANY:
-            ratio = np.minimum(self._ratio(right, split) + log_u, _LARGEST_LOG)
-            more = self.count * np.log1p(np.exp(ratio) / self.count)
-            return np.asarray(base - log_u + np.log(np.maximum(-np.expm1(-more), TINY)) + more)
         n = float(self.count)
         choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
-        lift = np.logaddexp(log_u, 2.0 * math.log(3 / split.width))
-        return np.asarray(base + choose + jumps * self._ratio(right, split) + (jumps - 1) * lift)
+        lift = np.logaddexp(self._log_u, 2.0 * math.log(3 / split.width))
+        powers = np.multiply.outer(jumps, self._ratio(right, split)) + np.multiply.outer(jumps - 1.0, lift)
+        return np.asarray(self._base(right, split) + choose[:, None] + powers)
 
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
         """The saddles of all terms with up to `most` jumps."""
-        c = self._candidates
-        heights = [self._jumps(self._right, split, jumps) + (1.0 - c) * k for jumps in range(most + 1)]
+        sizes = self._jumps(self._right, split, 0)[None, :]
+        if most > 0 and split is not None:
+            sizes = np.vstack([sizes, self._with_jumps(self._right, split, np.arange(1.0, most + 1.0))])
+        heights = sizes + (1.0 - self._candidates) * k
         return [
             Term.lowest(jumps, k, self._away, height, right=self._right)
             for jumps, height in enumerate(heights)
@@ -378,8 +394,12 @@ class Product:
                 size = np.log(np.abs(moments.rough_along(term.c, y, split)))
                 log += count * size
                 known &= size > size[0] - 1.0
-            gone = log[1:] + np.log(ends) - log[0] + term.height - together < math.log(_END) - 1.0
-        end = float(ends[int(np.argmax(gone | ~known[1:]))])
+            left = log[1:] + np.log(ends) - log[0] + term.height - together - math.log(_END) + 1.0
+            at = int(np.argmax((left < 0.0) | ~known[1:]))
+            end, fallen = float(ends[at]), float(log[0] - log[at + 1])
+            # where moments become too small to be known, the integrand goes on falling at least like a Gaussian
+            if left[at] > 0.0 and 0.0 < fallen < left[at]:
+                end *= math.sqrt(1.0 + float(left[at]) / fallen)
         if term.jumps != 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
             end = min(end, max(float(ends[0]), _END_OF_JUMPS / split.width))
         return end

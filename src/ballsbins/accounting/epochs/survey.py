@@ -218,8 +218,8 @@ class Split:
 
     @classmethod
     def beyond(cls, until: float) -> Split:
-        """A step that begins at `until` and leaves nothing beyond about five times `until`."""
-        return cls(3 * until, until / 3, until)
+        """A step that begins at `until` and leaves nothing beyond about three times `until`."""
+        return cls(2 * until, until / 6, until)
 
     def log_body(self, k: Array) -> Array:
         """Log χ(k)."""
