@@ -10,7 +10,8 @@ from ballsbins.accounting.bounds_only import Between, Diluted, OrBounds, Shuffle
 from ballsbins.accounting.curve import Curve
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.curve import ProductCurve
-from ballsbins.accounting.epochs.moments import CurveMoments, Moments
+from ballsbins.accounting.epochs.curve_moments import CurveMoments
+from ballsbins.accounting.epochs.moments import Moments
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.curve import ExactCurve

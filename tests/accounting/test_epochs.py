@@ -13,8 +13,9 @@ from ballsbins import BallsAndBins, Mechanism, Poisson
 from ballsbins.accounting.curve import ADD, REMOVE
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.curve import ProductCurve
+from ballsbins.accounting.epochs.curve_moments import CurveMoments
+from ballsbins.accounting.epochs.fourier import Grid
 from ballsbins.accounting.epochs.lines import ANY, Lines
-from ballsbins.accounting.epochs.moments import CurveMoments, Grid
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.epochs.saddles import Product
 from ballsbins.accounting.gaussian import GaussianCurve

@@ -24,8 +24,9 @@ from ballsbins.accounting.curve import (
     other,
 )
 from ballsbins.accounting.epochs.composition import ComposedCurve
+from ballsbins.accounting.epochs.fourier import TINY
 from ballsbins.accounting.epochs.lines import Lines, NoLine
-from ballsbins.accounting.epochs.moments import TINY, Moments
+from ballsbins.accounting.epochs.moments import Moments
 from ballsbins.accounting.epochs.saddles import Product
 
 _ENOUGH = 1e-6  # largest relative error of δ for an answer to be called exact

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from ballsbins.accounting.curve import ANSWER, SEVERAL, Array, U
-from ballsbins.accounting.epochs.moments import TINY, Complex, Grid, Part
+from ballsbins.accounting.epochs.fourier import TINY, Complex, Grid
+from ballsbins.accounting.epochs.moments import Part
 from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.one_epoch.quadrature import complex_log1p
 
@@ -89,7 +90,9 @@ class Line:
     # M(u)/(u(u−1)) e^{−scale}, halved at y = 0; second row: its derivative by the size of all v
     integrand: Complex
     scale: float
-    parity: bool  # whether the inverted law has mass and mean 1; with jumps both are 0
+    mass: float  # of the law that is inverted, and its mean
+    mean: float
+    off: float  # relative error of both
     slack: float  # absolute error of the sum in units of e^{scale + (1−c)k}, besides rounding of y·k
     weight: float  # Σ|terms|, in the same units
     turning: float  # Σ|terms|·y, likewise
@@ -103,13 +106,12 @@ class Line:
         total, growth = self._sum(self.integrand, self.period, k)
         half, _ = self._sum(self.integrand[:, ::2], 0.5 * self.period, k)
         error = self.slack + U * (self.weight * (4 + np.abs(unit)) + self.turning * np.abs(k))
-        if self.parity:
-            with np.errstate(over="ignore", invalid="ignore"):
-                images, more = (
-                    self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
-                )
-            total, half = total - images, half - more
-            error = error + ANSWER * np.abs(images)
+        with np.errstate(over="ignore", invalid="ignore"):
+            (images, size), (more, _) = (
+                self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
+            )
+        total, half = total - images, half - more
+        error = error + (ANSWER + self.off) * size
         with np.errstate(divide="ignore", invalid="ignore"):
             d = np.abs(half / total - 1.0)
             error = error + np.abs(total) * np.minimum(np.where(np.isnan(d), 1.0, d), 1.0)
@@ -117,7 +119,7 @@ class Line:
         away = abs(self.c) if self.c < 0.0 else self.c - 1.0
         log_peak = away * math.log(away) - (1.0 + away) * math.log1p(away)
         most = abs(self.c * (self.c - 1.0)) * math.exp(log_peak)
-        return unit, total, growth, np.where(self.parity & (total > _ABOVE * most), np.inf, error)
+        return unit, total, growth, np.where((self.mean > 0.0) & (total > _ABOVE * most), np.inf, error)
 
     @staticmethod
     def _sum(integrand: Complex, period: float, k: Array) -> Array:
@@ -135,14 +137,16 @@ class Line:
         return np.asarray((step / math.pi) * (sums * outer).sum(axis=1).real)
 
     def _images(self, k: Array, period: float) -> Array:
-        """The part of the images of the curve that is linear in K."""
+        """The part of the images of the curve that is linear in K, and the sum of the sizes of its two terms."""
         if self.c > 1.0:
             a, b = math.exp(-(self.c - 1.0) * period), math.exp(-self.c * period)
             n = np.floor(k / period) + 1.0
-            return np.asarray(a**n / (1.0 - a) - np.exp(k) * b**n / (1.0 - b))
-        a, b = math.exp(self.c * period), math.exp((self.c - 1.0) * period)
-        n = np.floor(-k / period) + 1.0
-        return np.asarray(np.exp(k) * a**n / (1.0 - a) - b**n / (1.0 - b))
+            parts = self.mean * a**n / (1.0 - a), self.mass * np.exp(k) * b**n / (1.0 - b)
+        else:
+            a, b = math.exp(self.c * period), math.exp((self.c - 1.0) * period)
+            n = np.floor(-k / period) + 1.0
+            parts = self.mass * np.exp(k) * a**n / (1.0 - a), self.mean * b**n / (1.0 - b)
+        return np.stack([parts[0] - parts[1], parts[0] + parts[1]])
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,24 @@ def _any_jumps(parts: Sequence[tuple[Part, int]]) -> tuple[Complex, Complex, Arr
     return np.expm1(more), growth, error
 
 
+def _totals(term: Term, parts: Sequence[tuple[Part, int]]) -> tuple[float, float, float]:
+    """Mass and mean of the law that a term inverts, and their relative error: its values at u = 0 and u = 1."""
+    found = []
+    for excess in ([part.mass for part, _ in parts], [part.mean for part, _ in parts]):
+        log_body = sum(count * math.log1p(e) for e, (_, count) in zip(excess, parts, strict=True))
+        if term.jumps == ANY:
+            found.append(-math.expm1(log_body))
+            continue
+        series = np.zeros(term.jumps + 1)
+        series[0] = 1.0
+        for e, (_, count) in zip(excess, parts, strict=True):
+            series = _powers(series, np.float64(-e / (1.0 + e)), count)
+        found.append(math.exp(log_body) * float(series[-1]))
+    worst = max(count * abs(e) for part, count in parts for e in (part.mass, part.mean))
+    relative = max((part.body.relative for part, _ in parts), default=0.0)
+    return found[0], found[1], (max(term.jumps, 1) + worst) * (relative + SEVERAL * U)
+
+
 def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple[Line, float, float]:
     """Build a line from the moments: the line, the relative error of the curves, and what lies beyond its end."""
     y = grid.y
@@ -244,4 +266,5 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
     terms[:, 0] *= 0.5
     weight = step / math.pi * float(sizes.sum())
     turning = step / math.pi * float((sizes * y[:stop]).sum())
-    return Line(term.c, grid.period, terms, scale, term.jumps == 0, slack, weight, turning), relative, beyond
+    totals = _totals(term, parts)
+    return Line(term.c, grid.period, terms, scale, *totals, slack, weight, turning), relative, beyond

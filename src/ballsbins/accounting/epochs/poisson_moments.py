@@ -20,24 +20,18 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import scipy  # its parts, such as `scipy.fft`, load when they are first used
-from numpy.polynomial.chebyshev import chebval
 
 from ballsbins.accounting.curve import ANSWER, Array
+from ballsbins.accounting.epochs.curve_moments import CurveMoments
+from ballsbins.accounting.epochs.fourier import Grid, TooFine, alias, fourier
 from ballsbins.accounting.epochs.moments import (
     DEEP,
     FIRST_FLOOR,
     LARGEST_MOMENT,
     PER_WIDTH,
     SPREAD,
-    TINY,
-    Complex,
-    CurveMoments,
-    Grid,
     Moments,
-    TooFine,
     Transform,
-    alias,
     refined,
     weighted_error,
 )
@@ -49,18 +43,15 @@ _NODES_PER_UNIT, _NODES_PER_STRIP = 8.0, 3.0  # nodes in t per unit of t, and pe
 _FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁹, and the largest g: its density is e^−1800
 _DEEPEST = -3000.0  # do not survey log v below this
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
-_MOST_DEGREE = 80  # of the Chebyshev series that interpolates a long line
-_LEFT_OUT = -42.0  # log of a coefficient of that series that does not show
 _LARGEST_LOG_Z = 690.0  # e^690 still fits into a double
-# multiplications in one block of a complex matrix product: OpenBLAS starts no second thread up to 2¹⁶
-_ONE_THREAD = 2**15
 _MOST_NODES = 2**14  # no finer nodes than these, to limit the time
-_MOST_PRODUCTS = 4 * 10**7  # of a sum along a line: a few tenths of a second
 _FURTHER = 1.5  # if a survey was not deep enough, the next one goes this many times as deep
 
 
 class StepMoments(Moments):
     """The moments of one step with q = 1/`steps`."""
+
+    faithful = True  # v is in closed form, and M stays near 1
 
     def __init__(self, noise_multiplier: float, steps: int) -> None:
         """Everything is in closed form; the nodes of each spacing are made when they are needed."""
@@ -86,6 +77,10 @@ class StepMoments(Moments):
         """A fraction of the width of the split in g: the loss k changes with g at the rate s·(1 − (1−q)·e^{−k})."""
         rate = -self._s * math.expm1(-split.at + self.least)
         return float(min(self.spacing, 2.0 ** math.floor(math.log2(split.width / (PER_WIDTH * rate)))))
+
+    def edge(self, c: float, line: Grid, split: Split) -> tuple[Transform, float, float]:
+        """The slope of a split is narrow: an even lattice in k serves it."""
+        return self._lattice.edge(c, line, split)
 
     def transform(
         self, c: float, line: Grid, log_weight: Callable[[Array], Array] | None, h: float, *, kink: bool
@@ -162,47 +157,3 @@ def _worst(found: Transform, most: float = 0.0) -> float:
 
 def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return two if one is None else lambda k: one(k) + two(k)
-
-
-def fourier(position: Array, weight: Array, coarse: Array, line: Grid) -> tuple[Complex, Array]:
-    """Σ_j w_j e^{iy_l x_j} at all y of a line, and its distance from the same sum with weights times `coarse`.
-
-    As a function of y the sum is entire, of type at most the largest |x|. If it turns little along the line, a short
-    Chebyshev series has all digits, so a long line is interpolated.
-    """
-    size = line.highest + 1
-    weights = weight * np.stack([np.ones(coarse.shape), coarse])
-    end = float(line.y[-1])
-    degree = _degree(0.5 * end * float(np.abs(position).max()))
-    if degree <= _MOST_DEGREE and size > 4 * degree:
-        nodes = np.cos(math.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
-        turns = np.exp(0.5 * 1j * end * np.outer(nodes + 1.0, position))
-        fine, other = (np.vecdot(row, turns) for row in weights)
-        series = (scipy.fft.dct(fine.real, type=2) + 1j * scipy.fft.dct(fine.imag, type=2)) / (degree + 1)
-        series[0] *= 0.5
-        values = chebval(2.0 * np.arange(size) / (size - 1) - 1.0, series)
-        return np.asarray(values), np.full(size, np.abs(fine - other).max())
-    if size * position.size > _MOST_PRODUCTS:
-        raise TooFine
-    # Matrix products, y_l = y_a + y_b, in blocks too small for OpenBLAS to start a second thread.
-    width = max(1, math.isqrt(size))
-    rows = -(-size // width)
-    step = 2.0 * math.pi / line.period
-    inner = np.exp(1j * step * np.outer(position, np.arange(width)))
-    outer = np.exp(1j * step * width * np.outer(np.arange(rows), position)) * weights[:, None, :]
-    sums = np.zeros((2, rows, width), dtype=complex)
-    block = max(1, _ONE_THREAD // (rows * width))
-    for first in range(0, position.size, block):
-        part = slice(first, first + block)
-        sums += outer[:, :, part] @ inner[part]
-    fine, other = sums.reshape(2, -1)[:, :size]
-    return fine, np.abs(fine - other)
-
-
-def _degree(turn: float) -> int:
-    """The degree from which on the Chebyshev coefficients of e^{i·turn·x} do not show: |J_k(z)| ≤ (z/2)^k / k!."""
-    degree, log = 0, 0.0
-    while log > _LEFT_OUT and degree <= _MOST_DEGREE:
-        degree += 1
-        log += math.log(0.5 * max(turn, TINY) / degree)
-    return degree

@@ -11,27 +11,27 @@ The stated errors hold however good or bad these choices are. `lines` has the in
 **Far jumps** change nothing: with all other runs fixed E(X − K)₊ = f(1) + ∫ f″(κ) v(κ) dκ, and f″ is the density with
 which the other runs lead from κ to K. Where they cannot lead back to K, v is cut off.
 
-**Jumps.** If a bump of rare jumps still keeps every tilt from isolating the body, each M_f is split into M_body + J
-(`moments`), and Π (M_body + zJ)^{n_f} is expanded in z; the power of z counts the jumps. Each power has its own
-saddle and line. If no jump at all is likely, M hardly falls off along a line, but Π M_f^{n_f} − Π M_body^{n_f} does.
+**Jumps.** If a bump of rare jumps still keeps every tilt from isolating the body, each run is split into a body and
+jumps (`survey`, `term_sizes`). Each number of jumps has its own saddle and line. If no jump at all is likely, M
+hardly falls off along a line, but Π M_f^{n_f} − Π M_body^{n_f} does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import gammaln
 
 from ballsbins.accounting.curve import REMOVE, Array, Direction
+from ballsbins.accounting.epochs.fourier import Grid, TooFine
 from ballsbins.accounting.epochs.lines import ANY, Line, Lines, NoLine, Term, Way, assemble
-from ballsbins.accounting.epochs.moments import FIRST_FLOOR, TINY, Grid, Moments, TooFine
+from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Moments
 from ballsbins.accounting.epochs.survey import Split
+from ballsbins.accounting.epochs.term_sizes import TermSizes, lowest
 
-_SADDLES = 120  # candidates for c: with fewer, the estimates are poor
 _NEGLIGIBLE = 44.0  # leave out jumps whose effect is this far below the value, in logs
 _DROPPED = 35.0  # leave out powers of jumps this far below the value, in logs
 _HALF = 34.0  # images at half the period must be this far below the value, in logs
@@ -43,9 +43,6 @@ _MOST_SPLITS = 12  # most splits of single runs, one after the other
 _MOST_TRIES = 3  # ways of splitting that are tried, the best first
 # fraction of the value beyond the end of a line: no more than the error of the best curves of single runs
 _END = 1e-13
-# Range of the search for saddles, in units of the inverse deviation: least distance from 1 (or 0), and largest
-# distance left of 0 and right of 1. The left is longer, because δ of `add` may fall faster than any exponential.
-_NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
 _ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
 # a loss this far below 1.2 times the log of the value does not matter; else survey deeper by the last factor
@@ -85,9 +82,10 @@ class Product:
         self.count = sum(count for _, count in self.factors)
         self._floor = FIRST_FLOOR
         self._looks: dict[float, tuple[float, float]] = {}
-        self._known: dict[tuple[bool, Split | None], list[Array]] = {}
-        self._bases: dict[tuple[bool, Split | None], Array] = {}
-        self._ratios: dict[tuple[bool, Split], Array] = {}
+
+    @cached_property
+    def _sizes(self) -> TermSizes:
+        return TermSizes(self.factors, self.deviation, right=self._right)
 
     @cached_property
     def deviation(self) -> float:
@@ -98,22 +96,6 @@ class Product:
     def least(self) -> float:
         """A lower bound on every summed loss, up to rounding; −∞ if none is known."""
         return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
-
-    @cached_property
-    def _away(self) -> Array:
-        """Distances of candidates for c from 1 (right) or 0 (left)."""
-        per_deviation = 1.0 / self.deviation
-        least = _NEAREST * min(per_deviation, 1.0)
-        return np.geomspace(least, _FARTHEST[self._right] * max(per_deviation, 1.0), _SADDLES)
-
-    @cached_property
-    def _candidates(self) -> Array:
-        return 1.0 + self._away if self._right else -self._away
-
-    @cached_property
-    def _log_u(self) -> Array:
-        """Log u(u−1) at the candidates, the same on both sides."""
-        return np.asarray(np.log(self._away) + np.log1p(self._away))
 
     def estimate(self, epsilon: Array) -> Array:
         """Log δ by the saddlepoint formula at some ε ≥ 0: not a bound."""
@@ -136,10 +118,9 @@ class Product:
         It uses the least tilt whose bound is below `enough`, or far below any value that matters, because a large
         tilt needs the curves of single runs far out.
         """
-        c = self._candidates
-        peak = self._away * np.log(self._away) - (1.0 + self._away) * np.log1p(self._away)
-        total = np.sum([count * moments.rough(c, None) for moments, count in self.factors], axis=0)
-        height = total + (1.0 - c) * k + peak
+        c = self._sizes.candidates
+        peak = self._sizes.peak
+        height = self._sizes.body(self._right, None) + (1.0 - c) * k + peak
         low = np.flatnonzero(height < max(enough - _TO_SPARE, _FAR_BELOW))
         at = int(low[0] if low.size else np.argmin(height))
         grid = Grid.covering(4 * self.deviation, 1.0)
@@ -180,7 +161,7 @@ class Product:
                 failure = error
         sharper = [moments.sharpen() for moments, _ in self.factors]
         if any(sharper):
-            self._forget()
+            self._sizes.forget()
             return self.sheet(k, reach)
         raise failure
 
@@ -217,7 +198,8 @@ class Product:
             kept = [term for term in terms if term.height > together - _DROPPED]
             if kept[-1].jumps == _MOST_JUMPS:
                 break
-            dropped = float(np.logaddexp.reduce([term.height for term in terms if term not in kept]))
+            left_out = [term.height + self._sizes.bound(term.c) for term in terms if term not in kept]
+            dropped = float(np.logaddexp.reduce(left_out))
             ways.append(Way(split, kept, together, dropped))
             if kept[0].jumps > 0:
                 break
@@ -232,15 +214,16 @@ class Product:
     def _any_jumps(self, k: float, until: float) -> list[Way]:
         """If M^n falls off slowly: all terms with jumps together, split so low that the rest does not matter."""
         for share in _SMALL_LOSSES:
-            split = Split.at_valley(share * k, until)
+            split = Split.among_losses(share * k, until)
             [none] = self._terms(k, split, 0)
-            height = self._jumps(True, split, ANY) + (1.0 - self._candidates) * k
-            term = Term.lowest(ANY, k, self._away, height, right=True)
-            if none.height < term.estimate - _DROPPED:
+            height = self._sizes.terms(True, split, [ANY])[0] + (1.0 - self._sizes.candidates) * k
+            term = Term.lowest(ANY, k, self._sizes.away, height, right=True)
+            dropped = none.height + self._sizes.bound(none.c)
+            if dropped < term.estimate - _DROPPED:
                 # far along the line only the body is left, and it decides how long the line would be otherwise
-                left = self._base(True, split) - self._base(True, Split.beyond(until))
-                slow = np.interp(term.c, self._candidates, left) > -_SLOW
-                return [Way(split, [term], term.estimate, none.height)] if slow else []
+                left = self._sizes.body(True, split) - self._sizes.body(True, Split.beyond(until))
+                slow = np.interp(term.c, self._sizes.candidates, left) > -_SLOW
+                return [Way(split, [term], term.estimate, dropped)] if slow else []
         return []
 
     def _farthest(self, k: float, value: float) -> float:
@@ -248,94 +231,43 @@ class Product:
 
         Per run E(X − K)₊ is ∫ f″ v, f″ = E[X′²·δ(κX′ − K)]: at κ = e^{k+a} the product X′ of the others is e^{−a}.
         """
-        left, value = -self._away, max(value, _LEAST_VALUE)
-        others = self._base(False, None)
+        left, value = -self._sizes.away, max(value, _LEAST_VALUE)
+        others = self._sizes.body(False, None)
         away = np.geomspace(
             0.5 * self.deviation, _MOST_DEVIATIONS * self.deviation + _MOST_LOSS, _JUMPS_TRIED
         )
         log_v = np.max([moments.log_value(k + away) for moments, _ in self.factors], axis=0)
-        small = math.log(self.count) + log_v + _lowest(-away, left, others) < value - _NEGLIGIBLE
+        small = math.log(self.count) + log_v + lowest(-away, left, others) < value - _NEGLIGIBLE
         return float(away[int(np.argmax(small))]) if small.any() else math.inf
-
-    def _moments(self, right: bool, split: Split | None) -> list[Array]:
-        """Log M_body of every kind of run at real c right of 1 or left of 0."""
-        if (right, split) not in self._known:
-            c = 1.0 + self._away if right else -self._away
-            self._known[right, split] = [moments.rough(c, split) for moments, _ in self.factors]
-        return self._known[right, split]
-
-    def _base(self, right: bool, split: Split | None) -> Array:
-        """Log M_body of the product."""
-        if (right, split) not in self._bases:
-            bodies = zip(self._moments(right, split), self.factors, strict=True)
-            self._bases[right, split] = np.asarray(sum(count * body for body, (_, count) in bodies))
-        return self._bases[right, split]
-
-    def _ratio(self, right: bool, split: Split) -> Array:
-        """Log of Σ n·v̂_J/M_body with v̂_J = J/(u(u−1))."""
-        if (right, split) not in self._ratios:
-            c = 1.0 + self._away if right else -self._away
-            bodies = zip(self._moments(right, split), self.factors, strict=True)
-            parts = [math.log(count) + run.rough_jump(c, split) - body for body, (run, count) in bodies]
-            self._ratios[right, split] = np.logaddexp.reduce(parts)
-        return self._ratios[right, split]
-
-    def _forget(self) -> None:
-        """Drop what was computed from earlier surveys of the runs."""
-        for known in (self._known, self._bases, self._ratios):
-            known.clear()
 
     def _look_out(self, floor: float) -> None:
         """Survey the losses of single runs down to log v = `floor`."""
         self._floor = floor
-        self._forget()
+        self._sizes.forget()
         for moments, _ in self.factors:
             moments.reach(floor)
 
-    def _jumps(self, right: bool, split: Split | None, jumps: int) -> Array:
-        """Log of the size of the term with this many jumps, without K, divided by u(u−1)."""
-        if jumps == 0 or split is None:
-            return np.asarray(self._base(right, split) - self._log_u)
-        if jumps == ANY:
-            ratio = np.minimum(self._ratio(right, split) + self._log_u, _LARGEST_LOG)
-            more = self.count * np.log1p(np.exp(ratio) / self.count)
-            lifted = np.log(np.maximum(-np.expm1(-more), TINY)) + more
-            return np.asarray(self._base(right, split) - self._log_u + lifted)
-        return np.asarray(self._with_jumps(right, split, np.array([float(jumps)]))[0])
-
-    def _with_jumps(self, right: bool, split: Split, jumps: Array) -> Array:
-        """The same for several numbers of jumps > 0, a row for each.
-
-        v̂_J is largest at real u, but u(u−1) grows along the line until v̂_J falls off at about 3/width.
-        """
-        n = float(self.count)
-        choose = gammaln(n + 1) - gammaln(n - jumps + 1) - gammaln(jumps + 1) - jumps * math.log(n)
-        lift = np.logaddexp(self._log_u, 2.0 * math.log(3 / split.width))
-        powers = np.multiply.outer(jumps, self._ratio(right, split)) + np.multiply.outer(jumps - 1.0, lift)
-        return np.asarray(self._base(right, split) + choose[:, None] + powers)
-
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
         """The saddles of all terms with up to `most` jumps."""
-        sizes = self._jumps(self._right, split, 0)[None, :]
-        if most > 0 and split is not None:
-            sizes = np.vstack([sizes, self._with_jumps(self._right, split, np.arange(1.0, most + 1.0))])
-        heights = sizes + (1.0 - self._candidates) * k
+        sizes = self._sizes.terms(self._right, split, range(most + 1))
+        heights = sizes + (1.0 - self._sizes.candidates) * k
         return [
-            Term.lowest(jumps, k, self._away, height, right=self._right)
+            Term.lowest(jumps, k, self._sizes.away, height, right=self._right)
             for jumps, height in enumerate(heights)
         ]
 
     def _placed(self, term: Term, k: float, reach: float, way: Way) -> tuple[Term, float]:
         """The term and the period of its line. A line left of the saddle may need a much shorter period.
 
-        Repeated jumps fall off like an exponential. If the saddle's tilt is nearly as steep, its images fall off slowly.
+        Repeated jumps fall off like an exponential. If the saddle's tilt is nearly as steep, images fall off slowly.
         """
         found = term, self._period(term, k, reach, way.split, way.together)
         if term.jumps == 0 and self._right and found[1] > _LONG * (k + reach):
-            heights = self._jumps(True, way.split, 0) + (1.0 - self._candidates) * term.k
+            [sizes] = self._sizes.terms(True, way.split, [0])
+            heights = sizes + (1.0 - self._sizes.candidates) * term.k
             for share in _LEFT_OF_SADDLE:
                 c = 1.0 + share * (term.c - 1.0)
-                height = float(np.interp(c, self._candidates, heights))
+                height = float(np.interp(c, self._sizes.candidates, heights))
                 moved = replace(term, c=c, height=height)
                 if height > term.height + _LIFTED:
                     break
@@ -350,7 +282,7 @@ class Product:
             4 * self.deviation, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
         )
         worst = np.full(candidates.shape, -np.inf)
-        envelope = self._envelope(split, term.jumps)
+        envelope = self._sizes.envelope(split, term.jumps)
         for end in (k - reach, k + reach):
             for side in (1.0, -1.0):
                 away = side * candidates
@@ -359,17 +291,6 @@ class Product:
         if bad.size and bad[-1] + 1 == candidates.size:
             raise NoLine("images")
         return 2.0 * float(candidates[bad[-1] + 1 if bad.size else 0])
-
-    def _envelope(self, split: Split | None, jumps: int) -> Callable[[Array], Array]:
-        """Log of a bound on a term at any k, out of the money: the least height of its integrand (Chernoff)."""
-        right, left = 1.0 + self._away, -self._away
-        # log max_x e^{−cx}(e^x − 1), or its counterpart on the left, replaces 1/(u(u−1))
-        peak = self._away * np.log(self._away) - right * np.log(right)
-        heights = []
-        for side in (left, right):
-            size = self._jumps(side is right, split, jumps)
-            heights.append((side, size + np.log(side * (side - 1.0)) + peak))
-        return lambda k: np.where(k < 0.0, _lowest(k, *heights[0]), _lowest(k, *heights[1]))
 
     def _lay(self, way: Way, k: float, reach: float) -> Lines:
         lines, relative = [], 0.0
@@ -393,9 +314,12 @@ class Product:
             for moments, count in self.factors:
                 size = np.log(np.abs(moments.rough_along(term.c, y, split)))
                 log += count * size
-                known &= size > size[0] - 1.0
+                if not moments.faithful:
+                    known &= np.logical_and.accumulate(size > size[0] - 1.0)
             left = log[1:] + np.log(ends) - log[0] + term.height - together - math.log(_END) + 1.0
-            at = int(np.argmax((left < 0.0) | ~known[1:]))
+            # the integrand may dip and rise again, where jumps turn against each other: take the last place that matters
+            matters = np.flatnonzero((left > 0.0) & known[1:])
+            at = min(int(matters[-1]) + 1 if matters.size else 0, ends.size - 1)
             end, fallen = float(ends[at]), float(log[0] - log[at + 1])
             # where moments become too small to be known, the integrand goes on falling at least like a Gaussian
             if left[at] > 0.0 and 0.0 < fallen < left[at]:
@@ -433,8 +357,3 @@ class Product:
         if short is None:
             raise NoLine("too far")
         return short
-
-
-def _lowest(k: Array, c: Array, height: Array) -> Array:
-    """The least of height + (1−c)·k over c, at each k."""
-    return np.asarray((height + (1.0 - c) * k[:, None]).min(axis=1))

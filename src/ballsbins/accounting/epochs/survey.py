@@ -3,15 +3,20 @@
 The module also has the cumulants of sums of discrete losses, and the tilt that moves their mean to a given place.
 
 **Jumps.** The out-of-the-money value v(k) of a run may have a body near 0 and a bump far to the right of it. With
-many steps or little noise, single large jumps cause the bump, and no tilt e^{(c−1)k} isolates the body. So v can be
-split by a smooth step χ: M = M_body + J, where J is the transform of (1−χ)·v (`moments`, `saddles`).
+many steps or little noise, single large jumps cause the bump, and no tilt e^{(c−1)k} isolates the body. So a run can
+be split by a smooth step χ: M = M_body + J, in one of two ways.
+
+* At a valley, v is split: J is the transform of (1−χ)·v. What is cut through is small, so nothing cancels.
+* Where losses are dense, their law is split: M_body(u) = E[χ(S)·S^u]. Body and jumps are measures then, and
+  |M_body(c + iy)| ≤ M_body(c), |J(c + iy)| ≤ J(c): the size of a part at real c bounds all that it contributes. There,
+  χ·v would belong to a law with negative densities, whose n-th power has no such bound.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -210,6 +215,7 @@ class Split:
     at: float
     width: float
     until: float = math.inf
+    law: bool = False  # whether it splits the law of the loss instead of v
 
     @classmethod
     def at_valley(cls, at: float, until: float, depth: float = 0.0) -> Split:
@@ -217,9 +223,21 @@ class Split:
         return cls(at, at / math.sqrt(_INVISIBLE + depth), until)
 
     @classmethod
+    def among_losses(cls, at: float, until: float) -> Split:
+        """A split of the law, where losses are dense."""
+        return replace(cls.at_valley(at, until), law=True)
+
+    @classmethod
     def beyond(cls, until: float) -> Split:
         """A step that begins at `until` and leaves nothing beyond about three times `until`."""
         return cls(2 * until, until / 6, until)
+
+    def edges(self, k: Array) -> tuple[Array, Array]:
+        """Return χ′(k) and χ″(k)."""
+        rate = math.sqrt(2.0) / self.width
+        z = (self.at - k) * rate
+        slope = -rate / math.sqrt(2.0 * math.pi) * np.exp(-0.5 * z * z)
+        return slope, rate * z * slope
 
     def log_body(self, k: Array) -> Array:
         """Log χ(k)."""
