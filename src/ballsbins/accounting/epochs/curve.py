@@ -45,7 +45,7 @@ _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 # stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
 _ASIDE = 25.0
 _ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
-_STRIDE, _LINEAR, _RATIO = 5.0, 10.0, 1.4  # places: every 5 deviations up to 10, then by a factor of 1.4
+_STRIDE, _LINEAR, _RATIO = 4.0, 8.0, 1.4  # places: every 4 deviations up to 8, then by a factor of 1.4
 
 
 class ProductCurve(Curve):

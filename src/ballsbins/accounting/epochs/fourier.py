@@ -45,6 +45,10 @@ class Grid:
     def y(self) -> Array:
         return np.asarray((2.0 * math.pi / self.period) * np.arange(self.highest + 1))
 
+    def shortened(self, most: int) -> Grid:
+        """The same line, with at most so many points."""
+        return Grid(self.period, min(self.highest, most))
+
     def farther(self) -> Grid:
         """The same line, twice as far."""
         return Grid(self.period, 2 * self.highest)

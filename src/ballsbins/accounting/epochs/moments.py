@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ballsbins.accounting.curve import Array
-from ballsbins.accounting.epochs.fourier import TINY, Complex, Grid
+from ballsbins.accounting.epochs.fourier import Complex, Grid
 from ballsbins.accounting.epochs.survey import Split, lowest_before_bump
 
 DEEP = 50.0  # leave out terms below e^−50 of the largest
@@ -27,8 +27,6 @@ _LEVEL, _STEADY = 1e-3, 1e-6
 # Points per width w of a split. The step is Φ, so an alias at spacing h is e^{−(πw/h)²}: e^−110 here, and e^−28 for
 # the sum over every second point, which is what shows that no finer lattice is needed.
 PER_WIDTH = 3.4
-# where the slope of a split is evaluated for a first look, in its widths w: χ′ is e^{−(k/w)²} there
-_EDGE_POINTS = np.linspace(-4.5, 4.5, 46)
 _NO_LONGER = 0.2  # an error that falls by less than this factor is down to rounding
 
 
@@ -104,7 +102,8 @@ class Moments:
     least: float  # no loss is below this; −∞ if no such bound is known
     spread: float  # about the standard deviation of the loss, without rare large losses
     spacing: float  # spacing of the first lattice
-    faithful = False  # whether rough moments are good enough to follow a line to its end
+    # whether rough moments are good enough to follow a line to its end, and to split the law of the loss
+    faithful = False
 
     def reach(self, floor: float) -> None:
         """Survey out to where log v is below `floor`, on both sides."""
@@ -134,36 +133,12 @@ class Moments:
     def rough(self, c: Array, split: Split | None) -> Array:
         """Log M_body at real c outside of [0, 1], roughly: enough to place lines."""
         log_v = self.log_v if split is None else self.log_v + split.log_body(self.loss)
-        body = np.log(c * (c - 1.0)) + log_integrals(self.loss, log_v, c - 1.0)
-        if split is None or not split.law:
-            return np.logaddexp(0.0, body)
-        edge, top = self._rough_edge(c, split)
-        most = np.maximum(np.maximum(body, top), 0.0)
-        total = np.exp(-most) + np.exp(body - most) + edge.real * np.exp(top - most)
-        return np.asarray(most + np.log(np.maximum(total, TINY)))
+        return np.logaddexp(0.0, np.log(c * (c - 1.0)) + log_integrals(self.loss, log_v, c - 1.0))
 
     def rough_jump(self, c: Array, split: Split) -> Array:
         """Log J at real c outside of [0, 1], roughly; divided by u(u−1) if v is split."""
         log_v = self.log_v + split.log_local_jump(self.loss)
-        jump = log_integrals(self.loss, log_v, c - 1.0)
-        if not split.law:
-            return jump
-        jump += np.log(c * (c - 1.0))
-        edge, top = self._rough_edge(c, split)
-        most = np.maximum(jump, top)
-        total = np.exp(jump - most) - edge.real * np.exp(top - most)
-        return np.asarray(most + np.log(np.maximum(total, TINY)))
-
-    def _rough_edge(self, u: Array | Complex, split: Split) -> tuple[Complex, Array]:
-        """∫ e^{(u−1)k} v·[(2u−1)χ′ + χ″] dk, roughly, and the logarithm of the unit that it is in."""
-        k = split.at + split.width * _EDGE_POINTS
-        k = k[k > 0.0]
-        log_v, (first, second) = np.interp(k, self.loss, self.log_v), split.edges(k)
-        exponent = np.multiply.outer(np.asarray(u) - 1.0, k) + log_v
-        top = exponent.real.max(axis=1)
-        size = np.exp(exponent - top[:, None]) * (split.width * (_EDGE_POINTS[1] - _EDGE_POINTS[0]))
-        turned = np.multiply.outer(2.0 * np.asarray(u) - 1.0, first) + second
-        return np.asarray((size * turned).sum(axis=1), dtype=np.complex128), top
+        return log_integrals(self.loss, log_v, c - 1.0)
 
     def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
         """M_body at u = c + iy, roughly: between the surveyed points v is taken to be exponential."""
@@ -177,11 +152,7 @@ class Moments:
         mean = np.diff(size) / np.where(np.abs(rise) < _STEADY, 1.0, rise)
         mean = np.where(np.abs(rise) < _STEADY, size[:, :-1], mean)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = 1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * np.exp(top)
-            if split is not None and split.law:
-                edge, unit = self._rough_edge(np.asarray(u, dtype=np.complex128), split)
-                found = found + edge * np.exp(unit)
-        return np.asarray(found)
+            return np.asarray(1.0 + u * (u - 1.0) * np.vecdot(np.diff(self.loss), mean) * np.exp(top))
 
     def log_value(self, k: Array) -> Array:
         """Log v at k > 0, roughly."""

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
 from ballsbins.accounting.curve import ANSWER, Array
 from ballsbins.accounting.epochs.curve_moments import CurveMoments
-from ballsbins.accounting.epochs.fourier import Grid, TooFine, alias, fourier
+from ballsbins.accounting.epochs.fourier import Complex, Grid, TooFine, alias, fourier
 from ballsbins.accounting.epochs.moments import (
     DEEP,
     FIRST_FLOOR,
@@ -51,7 +52,7 @@ _FURTHER = 1.5  # if a survey was not deep enough, the next one goes this many t
 class StepMoments(Moments):
     """The moments of one step with q = 1/`steps`."""
 
-    faithful = True  # v is in closed form, and M stays near 1
+    faithful = True  # v is in closed form
 
     def __init__(self, noise_multiplier: float, steps: int) -> None:
         """Everything is in closed form; the nodes of each spacing are made when they are needed."""
@@ -77,6 +78,34 @@ class StepMoments(Moments):
         """A fraction of the width of the split in g: the loss k changes with g at the rate s·(1 − (1−q)·e^{−k})."""
         rate = -self._s * math.expm1(-split.at + self.least)
         return float(min(self.spacing, 2.0 ** math.floor(math.log2(split.width / (PER_WIDTH * rate)))))
+
+    def rough(self, c: Array, split: Split | None) -> Array:
+        """Log M_body at real c outside of [0, 1]; if the law is split, from its density."""
+        if split is None or not split.law:
+            return super().rough(c, split)
+        loss, log_weight = self._law
+        return _log_sums(loss, log_weight + split.log_body(loss), c)
+
+    def rough_jump(self, c: Array, split: Split) -> Array:
+        """Log J at real c outside of [0, 1], likewise."""
+        if not split.law:
+            return super().rough_jump(c, split)
+        loss, log_weight = self._law
+        return _log_sums(loss, log_weight + split.log_local_jump(loss), c)
+
+    def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
+        """M_body at u = c + iy, likewise."""
+        if split is None or not split.law:
+            return super().rough_along(c, y, split)
+        loss, log_weight = self._law
+        exponent = log_weight + split.log_body(loss) + c * loss
+        return np.asarray(np.vecdot(np.exp(-1j * np.outer(y, loss)), np.exp(exponent)))
+
+    @cached_property
+    def _law(self) -> tuple[Array, Array]:
+        """Losses at nodes of the first spacing, and log φ(g)·dg there."""
+        g, log_z, log_step = self._points(self.spacing)
+        return np.log1p(self._q * np.expm1(log_z)), log_step - 0.5 * g**2 - 0.5 * math.log(2.0 * math.pi)
 
     def edge(self, c: float, line: Grid, split: Split) -> tuple[Transform, float, float]:
         """The slope of a split is narrow: an even lattice in k serves it."""
@@ -130,24 +159,36 @@ class StepMoments(Moments):
         """Losses at the nodes of spacing h in t, log of q·s·z·v·dg there, and its error, from left to right."""
         if h not in self._nodes:
             s, q = self._s, self._q
-            t = h * np.arange(math.ceil(_FIRST / h), math.floor(_FARTHEST / h) + 1)
-            inner = t - np.exp(-t)
-            away = np.log1p(np.exp(inner))
-            log_step = np.log(h * (1.0 + np.exp(-t)) / (1.0 + np.exp(-inner)))
-            g = 0.5 * s + np.concatenate([-away[::-1], away])
-            log_z = s * np.concatenate([-away[::-1], away])
-            known = (np.abs(g) < _FARTHEST) & (log_z < _LARGEST_LOG_Z)
-            g, log_z = g[known], log_z[known]
+            _, log_z, log_step = self._points(h)
             log_v, off = log_hockey_stick(np.abs(log_z), s)
             log_v = log_v + np.minimum(log_z, 0.0) + math.log(q)
             loss = np.log1p(q * np.expm1(log_z))
-            log_step = np.concatenate([log_step[::-1], log_step])[known]
             self._nodes[h] = (
                 loss,
                 log_v + log_z + log_step + math.log(q * s),
                 off + ANSWER * (1.0 + np.abs(log_z)),
             )
         return self._nodes[h]
+
+    def _points(self, h: float) -> tuple[Array, Array, Array]:
+        """The nodes of spacing h in t: g, log z(g) and log dg."""
+        t = h * np.arange(math.ceil(_FIRST / h), math.floor(_FARTHEST / h) + 1)
+        inner = t - np.exp(-t)
+        away = np.log1p(np.exp(inner))
+        log_step = np.log(h * (1.0 + np.exp(-t)) / (1.0 + np.exp(-inner)))
+        g = 0.5 * self._s + np.concatenate([-away[::-1], away])
+        log_z = self._s * np.concatenate([-away[::-1], away])
+        known = (np.abs(g) < _FARTHEST) & (log_z < _LARGEST_LOG_Z)
+        return g[known], log_z[known], np.concatenate([log_step[::-1], log_step])[known]
+
+
+def _log_sums(loss: Array, log_weight: Array, c: Array) -> Array:
+    """Log Σ_j w_j e^{c·k_j} for every c."""
+    exponent = np.multiply.outer(c, loss)
+    exponent += log_weight
+    top = exponent.max(axis=1)
+    exponent -= top[:, None]
+    return np.asarray(top + np.log(np.exp(exponent, out=exponent).sum(axis=1)))
 
 
 def _worst(found: Transform, most: float = 0.0) -> float:

@@ -66,7 +66,7 @@ _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
 # to this much more height, in logs, and taken at this ratio of periods.
 _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
-_LONGEST = 2**17  # most points of a line
+_LONGEST, _SHORTEST = 2**17, 2**10  # most points of a line, and the least number to which one is halved
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
 _TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
@@ -213,6 +213,8 @@ class Product:
 
     def _any_jumps(self, k: float, until: float) -> list[Way]:
         """If M^n falls off slowly: all terms with jumps together, split so low that the rest does not matter."""
+        if not all(moments.faithful for moments, _ in self.factors):
+            return []
         for share in _SMALL_LOSSES:
             split = Split.among_losses(share * k, until)
             [none] = self._terms(k, split, 0)
@@ -314,10 +316,10 @@ class Product:
             for moments, count in self.factors:
                 size = np.log(np.abs(moments.rough_along(term.c, y, split)))
                 log += count * size
-                if not moments.faithful:
-                    known &= np.logical_and.accumulate(size > size[0] - 1.0)
+                sure = size > size[0] - 1.0
+                known &= sure if moments.faithful else np.logical_and.accumulate(sure)
             left = log[1:] + np.log(ends) - log[0] + term.height - together - math.log(_END) + 1.0
-            # the integrand may dip and rise again, where jumps turn against each other: take the last place that matters
+            # the integrand may dip and rise again, where jumps turn against each other: the last such place counts
             matters = np.flatnonzero((left > 0.0) & known[1:])
             at = min(int(matters[-1]) + 1 if matters.size else 0, ends.size - 1)
             end, fallen = float(ends[at]), float(log[0] - log[at + 1])
@@ -331,9 +333,10 @@ class Product:
     def _line(
         self, term: Term, k: float, period: float, split: Split | None, together: float
     ) -> tuple[Line, float]:
-        """Lay one line, doubling its length until its end is negligible."""
-        grid = Grid.covering(period, self._end(term, split, together))
+        """Lay one line, doubling its length until its end is negligible, or halving it until it can be laid."""
+        grid = Grid.covering(period, self._end(term, split, together)).shortened(_LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
+        halved = False
         while grid.highest <= _LONGEST:
             try:
                 parts = [
@@ -341,7 +344,11 @@ class Product:
                     for moments, count in self.factors
                 ]
             except TooFine:
-                break
+                halved = short is None and grid.highest > _SHORTEST
+                if not halved:
+                    break
+                grid = grid.shortened(grid.highest // 2)
+                continue
             line, off, beyond = assemble(term, grid, parts)
             height = line.scale + (1.0 - term.c) * term.k
             if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (
@@ -353,6 +360,8 @@ class Product:
                 return line, off
             if beyond * share < _SHORT:
                 short = line, off
+            if halved:
+                break
             grid = grid.farther()
         if short is None:
             raise NoLine("too far")

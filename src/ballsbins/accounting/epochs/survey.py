@@ -8,8 +8,8 @@ be split by a smooth step χ: M = M_body + J, in one of two ways.
 
 * At a valley, v is split: J is the transform of (1−χ)·v. What is cut through is small, so nothing cancels.
 * Where losses are dense, their law is split: M_body(u) = E[χ(S)·S^u]. Body and jumps are measures then, and
-  |M_body(c + iy)| ≤ M_body(c), |J(c + iy)| ≤ J(c): the size of a part at real c bounds all that it contributes. There,
-  χ·v would belong to a law with negative densities, whose n-th power has no such bound.
+  |M_body(c + iy)| ≤ M_body(c), |J(c + iy)| ≤ J(c): the size of a part at real c bounds all that it contributes.
+  There, χ·v would belong to a law with negative densities, whose n-th power has no such bound.
 """
 
 from __future__ import annotations
