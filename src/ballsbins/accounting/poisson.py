@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -33,6 +34,9 @@ _POWER = 128 * U  # rounding of n·log Φ: scipy's log_ndtr is off by a few tens
 _LEAST_GAP = 1e-300  # least distance from the edge, to avoid 0/0
 _THRESHOLDS = 65  # number of C to try; each gives a valid bound, so more can only improve the best
 _FARTHEST, _DOUBLE = 10.0, 36.0  # deviations: beyond, events are too rare to matter; Φ(−36) is still a double
+# B35: how far above ε losses must lie, and minus the log of how rarely they may not; a bound on log δ that follows
+_DISTANCE, _NEARLY_ONE = 32.0, -1e-13
+_AFFINITY_POINTS = 4001  # points of the integral of √S: even for σ = 0.05 it has more than twelve digits
 # Beyond this fraction of the largest loss, step ε back by these factors.
 _LAST, _BACK = 0.9, (0.9, 0.8, 0.7, 0.5)
 
@@ -153,6 +157,7 @@ class PoissonCurve(ComposedCurve):
     ) -> None:
         """Compose the steps; the loss of a step is at least log(1 − q), and with many steps mostly close to it."""
         edge = -math.log1p(-1 / steps)
+        self._s, self._q, self._taken = 1 / noise_multiplier, 1 / steps, taken
         self._maximum = PoissonMaximumCurve(noise_multiplier, steps, taken)
         step = PoissonStepCurve(noise_multiplier, steps)
         super().__init__([(step, taken)], accuracy, edge=edge, around=self._maximum)
@@ -160,7 +165,12 @@ class PoissonCurve(ComposedCurve):
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Return bounds by composition; for `add`, also use the closed-form bounds from the maximum."""
         if direction == REMOVE:
-            return super().at(epsilon, direction)
+            sure = self._log_affinity + 0.5 * (epsilon + _DISTANCE) < -_DISTANCE
+            rows = np.stack([np.full(epsilon.shape, _NEARLY_ONE), *np.zeros((2, epsilon.size))])
+            if not sure.all():
+                found = super().at(epsilon[~sure], direction)
+                rows[:, ~sure] = found.lower, found.value, found.upper
+            return Interval(*rows)
         closed = self._maximum.at(epsilon, direction)
         lower, value, upper = closed.lower, closed.upper.copy(), closed.upper.copy()
         with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
@@ -171,6 +181,18 @@ class PoissonCurve(ComposedCurve):
             lower[rest] = np.minimum(np.maximum(lower[rest], found.lower), upper[rest])
             value[rest] = np.clip(found.value, lower[rest], upper[rest])
         return Interval(lower, value, upper)
+
+    @cached_property
+    def _log_affinity(self) -> float:
+        """Log E√X of the product X of all steps, by which δ is bounded from below where it is nearly 1 (B35).
+
+        P(log X < ε + d) ≤ E√X·e^{(ε+d)/2} by Markov's inequality, and δ(ε) ≥ (1 − e^{−d})·P(log X ≥ ε + d).
+        For one step E√S = 1 − ½E(√S − 1)², a sum of positive terms.
+        """
+        g, s = np.linspace(-_FARTHEST, _FARTHEST + self._s, _AFFINITY_POINTS), self._s
+        root = np.sqrt(1.0 + self._q * np.expm1(s * g - 0.5 * s * s))
+        density = np.exp(-0.5 * g * g) * (g[1] - g[0]) / math.sqrt(2.0 * math.pi)
+        return self._taken * math.log1p(-0.5 * float(((root - 1.0) ** 2 * density).sum()))
 
     def _composed(self, epsilon: Array) -> Interval:
         """Return `add` by composition. Near the largest loss this has no upper bound; δ falls, so use a smaller ε."""

@@ -36,7 +36,7 @@ _FLOOR = 1e-13  # never claim a smaller relative error than this
 _REACH = 0.2  # how far around a place its lines serve, relative; at least half a stride
 # The search for a rough ε works in log ε, in deviations, between these ends: it starts at the Gaussian's value and
 # takes at most this many Newton steps, none longer than this, until one is short.
-_ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 8.0), 8, 1.5, 0.1
+_ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 14.0), 14, 1.5, 0.1
 _FLATTEST = 0.05  # least slope of log(−log δ) in log ε that a Newton step assumes, so that no step explodes
 _LEAST_LOG = 1e-3  # smaller values of −log δ are treated as this, to keep its logarithm finite
 # the error floor grows by its own size for every 25 of |log δ|: that is the rounding of the logarithm

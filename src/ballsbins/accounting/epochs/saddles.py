@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
@@ -54,6 +55,7 @@ _LEAST_VALUE = -750.0  # log of the value below which no jump is followed farthe
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 # A line becomes very long if log K is this many deviations and jumps make up less than this many e-folds of M^n.
 _MANY_DEVIATIONS, _SLOW = 5000.0, 20.0
+_SOME_DEVIATIONS = 50.0  # from this many deviations on, all jumps together are tried last
 _SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # fractions of log K at which jumps may be split off
 # how far to look for the end of a line, and at how many y
 _MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
@@ -159,11 +161,25 @@ class Product:
                 return self._lay(way, k, reach)
             except NoLine as error:
                 failure = error
+        if self._right and k > _SOME_DEVIATIONS * self.deviation:
+            for way in self._any_jumps(k + reach, self._until(k + reach)):
+                with suppress(NoLine):
+                    return self._lay(replace(way, together=min(way.together, ways[0].together)), k, reach)
         sharper = [moments.sharpen() for moments, _ in self.factors]
         if any(sharper):
             self._sizes.forget()
             return self.sheet(k, reach)
         raise failure
+
+    def _until(self, k: float) -> float:
+        """The loss beyond which a single jump changes nothing."""
+        if not self._right:
+            return math.inf
+        # All other runs have mean 1, so the value is at least that of a single run (Jensen's inequality).
+        single = max(float(moments.log_value(np.array([k]))[0]) for moments, _ in self.factors)
+        until = k + self._farthest(k, max(-0.5 * (k / self.deviation) ** 2 - _SPARE, single))
+        # take only a few different values, because moments are kept for each
+        return _COARSE ** math.ceil(math.log(until) / math.log(_COARSE)) if until < math.inf else until
 
     def _ways(self, k: float) -> list[Way]:
         """How single runs may be split, the best way first.
@@ -172,13 +188,7 @@ class Product:
         splitting the bump off moves the saddle out. Under its larger tilt another bump may appear, so this is
         repeated until the body has no bump or does not matter.
         """
-        until = math.inf
-        if self._right:
-            # All other runs have mean 1, so the value is at least that of a single run (Jensen's inequality).
-            single = max(float(moments.log_value(np.array([k]))[0]) for moments, _ in self.factors)
-            until = k + self._farthest(k, max(-0.5 * (k / self.deviation) ** 2 - _SPARE, single))
-            if until < math.inf:  # take only a few different values, because moments are kept for each
-                until = _COARSE ** math.ceil(math.log(until) / math.log(_COARSE))
+        until = self._until(k)
         whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
         ways = [Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
         while self._right and len(ways) <= _MOST_SPLITS:

@@ -1,0 +1,118 @@
+"""Poisson batches with little noise: few steps show an example, each of them clearly, and the rest show nothing.
+
+No jump at all then has a probability that is not small, so moments hardly fall off along a line, and the body of the
+law, which was once split off with negative densities, decided over the answer.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from ballsbins import Mechanism, Poisson
+from ballsbins.accounting.curve import REMOVE
+from ballsbins.accounting.epochs.fourier import Grid
+from ballsbins.accounting.epochs.poisson_moments import StepMoments
+from ballsbins.accounting.epochs.survey import Split
+from ballsbins.accounting.poisson import PoissonCurve
+
+
+def exact(mechanism):
+    return mechanism.curve.curve
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "epsilon"),
+    [
+        (Mechanism(Poisson(377_849), 0.1816, 9), [30.0, 44.1]),
+        (Mechanism(Poisson(549), 0.1682), [33.88]),
+    ],
+    ids=repr,
+)
+def test_exact_answers_agree_with_the_other_method(mechanism, epsilon):
+    """The second one was said to be δ = 1 to eight digits; it is 0.37."""
+    curve, at = exact(mechanism), np.array(epsilon)
+    lower, _, upper = curve.exactly(at, REMOVE)
+    bracket = curve.bracket.log_delta(at, REMOVE)
+    assert (upper - lower < 1e-9).all()
+    assert (lower <= bracket.upper).all()
+    assert (bracket.lower <= upper).all()
+
+
+def test_delta_falls_and_is_convex():
+    """In K = e^ε; at nine of these ε, δ was said to be 1."""
+    epsilon = np.array([25, 30, 35, 40, 45, 50, 55, 58, 60, 62, 65, 70, 75, 80.0])
+    lower, value, upper = exact(Mechanism(Poisson(4_174_477), 0.1502, 9)).exactly(epsilon, REMOVE)
+    assert (upper - lower < 1e-9).all()
+    assert (np.diff(value) < 0.0).all()
+    slopes = np.diff(np.exp(value)) / np.diff(np.exp(epsilon))
+    assert (np.diff(slopes) > 0.0).all()
+
+
+def test_a_line_goes_on_behind_a_dip():
+    """Jumps of 32 turn against each other at y = π/32, and the integrand comes back behind it.
+
+    The truth is from a discrete Fourier transform of the loss in steps of 5·10⁻⁵.
+    """
+    found = exact(Mechanism(Poisson(24), 0.11987, 16)).exactly(np.array([0.828102385807068]), REMOVE)
+    assert found[0, 0] <= -1.5287479e-7 <= found[2, 0]
+    assert found[1, 0] == pytest.approx(-1.5287479e-7, rel=1e-5)
+
+
+def test_a_guess_reaches_as_far_as_the_answer():
+    """It ended at 3000 deviations, and a bracket of seconds had to show the way."""
+    guess = exact(Mechanism(Poisson(4_174_477), 0.1502, 9)).rough_epsilon(np.log([1.29e-10]), REMOVE)
+    assert guess[0] == pytest.approx(321.447, rel=0.05)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0])
+def test_where_delta_is_nearly_one_it_is_said_at_once(epsilon):
+    """The bound holds for the closed form from the maximum, which is not as close, too."""
+    curve = PoissonCurve(0.1257, 867, 14_439_018)
+    found = curve.log_delta(np.array([epsilon, 700.0]), REMOVE)
+    assert (found.lower >= -1e-12).all()
+    assert (found.upper <= 0.0).all()
+    assert curve._maximum.log_delta(np.array([epsilon]), REMOVE).lower[0] <= 0.0
+    # with little to see nothing is claimed
+    assert PoissonCurve(1.0, 1000, 1000).log_delta(np.array([epsilon]), REMOVE).lower[0] < -1.0
+
+
+def test_the_affinity_against_simulation():
+    """E√S of one step: one sample in 10⁶ deviates by 6 of its standard errors with probability 2·10⁻⁹."""
+    curve, s, q = PoissonCurve(0.5, 10, 2), 2.0, 0.1
+    g = np.random.default_rng(1).standard_normal(10**6)
+    root = np.sqrt(1.0 - q + q * np.exp(s * g - 0.5 * s * s))
+    error = 6.0 * root.std() / 1e3
+    assert math.exp(0.5 * curve._log_affinity) == pytest.approx(root.mean(), abs=error)
+    assert abs(root.mean() - math.sqrt(1.0 - q)) > error  # a wrong affinity would be seen
+
+
+def test_body_and_jumps_of_a_split_law():
+    """E[χ(S)·S^u] and E[(1−χ(S))·S^u] from v are those of the density, at complex u and at u = 0 and 1."""
+    sigma, steps = 0.25, 100
+    split, line = Split.among_losses(0.7, math.inf), Grid(60.0, 40)
+    part = StepMoments(sigma, steps).line(1.8, line, 1000, split, jumps=True)
+    g = np.linspace(-12.0, 16.0, 400_001)
+    weight = np.exp(-0.5 * g * g) * (g[1] - g[0]) / math.sqrt(2.0 * math.pi)
+    loss = np.log1p(np.expm1(g / sigma - 0.5 / sigma**2) / steps)
+    body, jump = weight * np.exp(split.log_body(loss)), weight * np.exp(split.log_jump(loss))
+    for row in (0, 7, 40):
+        power = np.exp((1.8 + 1j * line.y[row]) * loss)
+        assert 1.0 + part.body.value[row] == pytest.approx((body * power).sum(), rel=1e-9)
+        assert part.jump.value[row] == pytest.approx((jump * power).sum(), rel=1e-9)
+    assert part.mass == pytest.approx(-jump.sum(), rel=1e-9)
+    assert part.mean == pytest.approx(-(jump * np.exp(loss)).sum(), rel=1e-9)
+    # the size at real c is the largest: both are measures
+    assert (np.abs(1.0 + part.body.value[1:]) < 1.0 + part.body.value[0].real).all()
+    assert (np.abs(part.jump.value[1:]) < part.jump.value[0].real).all()
+
+
+def test_a_split_of_v_has_no_such_bound():
+    """The negative control: where losses are dense, the part of v below a split is no privacy curve."""
+    line, moments = Grid(60.0, 400), StepMoments(0.25, 100)
+    for split, largest_at_real in (
+        (Split.at_valley(0.7, math.inf), False),
+        (Split.among_losses(0.7, math.inf), True),
+    ):
+        size = np.abs(1.0 + moments.line(1.05, line, 1000, split, jumps=False).body.value)
+        assert (size.argmax() == 0) == largest_at_real
