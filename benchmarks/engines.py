@@ -1,6 +1,6 @@
 """Batch files beside a plain read and write of the same Parquet files with the same compression, in the same run.
 
-    python benchmarks/engines.py [--small] [--save]
+    python benchmarks/engines.py [--small] [--save [DIR]]
 
 Every job runs in a process of its own. CPU time is that of the process, user and system; memory is the peak of its
 resident set. Columns are like those of the Criteo data: a label, 13 numbers and 26 categories. Ratios of builds are
@@ -190,7 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
     parser.add_argument("--rows", type=int, help="one size only")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/engines.json")
+    record.add_save(parser)
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -237,7 +237,7 @@ def main():
             f"{large['peak'] / small['peak']:.2f} times the memory"
         )
     if options.save:
-        record.save("engines", saved, packages=("pyarrow", "duckdb", "polars", "numpy"))
+        record.save(options.save, "engines", saved, packages=("pyarrow", "duckdb", "polars", "numpy"))
     return None
 
 

@@ -1,6 +1,6 @@
 """Reading batch files beside a plain scan of the same Parquet files, in one run: ratios of CPU time.
 
-    python benchmarks/reading.py [--small] [--rows 5000000] [--save]
+    python benchmarks/reading.py [--small] [--rows 5000000] [--save [DIR]]
 
 Every job runs in a process of its own; each figure is the least of several runs, since what others do on the machine
 only adds to it. The table is that of benchmarks/engines.py. A plain scan reads all row groups in order with pyarrow
@@ -123,7 +123,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/reading.json")
+    record.add_save(parser)
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
@@ -181,7 +181,7 @@ def main():
             {"job": name, "rows": rows, "cpu": cpu, "ratio": ratio, "aim": aim}
             for name, cpu, ratio, aim in table
         ]
-        record.save("reading", saved, packages=("pyarrow", "xxhash", "torch", "numpy"))
+        record.save(options.save, "reading", saved, packages=("pyarrow", "xxhash", "torch", "numpy"))
     return None
 
 
