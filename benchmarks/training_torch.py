@@ -7,6 +7,7 @@ other load on the machine matters little.
 """
 
 import argparse
+import itertools
 import time
 import warnings
 
@@ -108,22 +109,24 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", action="store_true", help="a quick look: batches of 16, two rounds")
+    parser.add_argument("--small", action="store_true", help="a quick look: small batches, two rounds")
     record.add_save(parser)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     rows = []
-    size, rounds = (16, 2) if options.small else (64, 60)
-    print(f"PyTorch, one thread, batch {size}, relative to Opacus' own step:")
-    for name, (make, draw) in torch_models().items():
+    sizes, rounds = ((16,), 2) if options.small else ((64, 16), 60)
+    print("PyTorch, one thread, relative to Opacus' own step:")
+    for size, (name, (make, draw)) in itertools.product(sizes, torch_models().items()):
         for mode, most in (("hooks", 1.1), ("ghost", 1.25)):
             jobs = torch_jobs(make, draw, mode, size, rounds + 1)
             taken = in_turns({who: job for who, (job, _) in jobs.items()}, rounds, clock=time.process_time)
             count = jobs["ours"][1]
+            bound = f", at most {most}" if size == 64 else ""
             print(
-                f"  {name:18}{count:9,} parameters, {mode}: {taken['ours'] * 1e3:6.1f} ms, "
-                f"{taken['ours'] / taken['Opacus']:.2f} of Opacus', at most {most}"
+                f"  {name:18}{count:9,} parameters, batch {size}, {mode}: {taken['ours'] * 1e3:6.1f} ms, "
+                f"{taken['ours'] / taken['Opacus']:.2f} of Opacus'{bound}",
+                flush=True,
             )
             row = {"model": name, "parameters": count, "mode": mode, "batch": size}
             rows.append(row | {"seconds": taken["ours"], "ratio": taken["ours"] / taken["Opacus"]})
