@@ -68,12 +68,12 @@ def scaling():
                 asked = [row for row in here if row["accountant"] == name]
                 points = [(place(row), row["seconds"]) for row in asked if "failure" not in row]
                 style = {"color": COLOURS[name], "markersize": 4}
-                axis.loglog(*zip(*points, strict=True), "o-", label=NAMES[name], **style)
-                for row in asked:
-                    if "failure" in row:
-                        x, y = points[-1]
-                        axis.loglog([x, place(row)], [y, NO_ANSWER], ":", color=COLOURS[name])
-                        axis.loglog([place(row)], [NO_ANSWER], "x", color=COLOURS[name], markersize=7)
+                axis.loglog([x for x, _ in points], [y for _, y in points], "o-", label=NAMES[name], **style)
+                lost = [(place(row), NO_ANSWER) for row in asked if "failure" in row]
+                for end in lost:
+                    if points:
+                        axis.loglog(*zip(points[-1], end, strict=True), ":", color=COLOURS[name])
+                    axis.loglog(*end, "x", color=COLOURS[name], markersize=7)
             panel(axis)
             if sampler == SAMPLERS[-1]:
                 axis.set_xlabel(label)
