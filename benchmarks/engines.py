@@ -195,9 +195,10 @@ def main():
     options = parser.parse_args()
     if options.job:
         return run_here(options.job[0], Path(options.job[1]), Path(options.job[2]))
+    saved = []
     sizes = (options.rows,) if options.rows else SMALL if options.small else SIZES
     print(f"{'rows':>11}{'job':>32}{'CPU s':>9}{'wall s':>9}{'peak MB':>9}{'ratio':>8}{'bound':>10}")
-    growth, saved = [], []
+    growth = []
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="ballsbins-bench-") as folder:
             found = measure(rows, Path(folder), 1 if options.small else READS)
