@@ -12,6 +12,7 @@ from pathlib import Path
 
 import plots
 import record
+from peers import MOST_BYTES
 from plots import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,6 +92,13 @@ def load(made):
     )
 
 
+def why(row):
+    """Why there is no answer, in few words."""
+    if "MemoryError" in row["failure"]:
+        return f"needs more than {MOST_BYTES / 1e9:.0f} GB"
+    return row["failure"]
+
+
 def accountants(sampler):
     rows, _ = record.load("epsilon")
     lines, ours = [], {}
@@ -104,7 +112,7 @@ def accountants(sampler):
                 "1 epoch" if setting[2] == 1 else f"{setting[2]} epochs"
             )
         if "failure" in row:
-            lines.append([asked, NAMES[row["accountant"]], row["failure"], "", "", ""])
+            lines.append([asked, NAMES[row["accountant"]], why(row), "", "", ""])
             continue
         ratio = row["seconds"] / ours["seconds"]
         if row["accountant"] == "authors":
@@ -154,11 +162,11 @@ def scaling():
             found = {plots.place(row): row for row in here if row["accountant"] == name}
             last = max(found)
             if "failure" in found[last]:
-                end = f"{found[last]['failure']} from {number(last)} on"
+                end = f"{why(found[last])} from {number(last)} on"
             else:
                 end = seconds(found[last]["seconds"])
             first = found[values[0]]
-            begin = first.get("failure") or seconds(first["seconds"])
+            begin = why(first) if "failure" in first else seconds(first["seconds"])
             growth = f"{heads[axis]} from {number(values[0])} to {number(values[-1])}"
             lines.append([f"{sampler}, {growth}", NAMES[name], begin, end])
     for before, line in reversed(list(itertools.pairwise(lines))):

@@ -51,7 +51,7 @@ def others():
     The load average would not do: it counts the benchmark itself, and the one before it.
     """
     clock, machine, own = (now - then for now, then in zip(used_seconds(), BEGIN, strict=True))
-    return round(max(0.0, machine - own) / clock, 2)
+    return round(min(max(0.0, machine - own) / clock, os.cpu_count()), 2)
 
 
 def made_by(versions, packages=()):

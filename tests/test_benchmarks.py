@@ -161,7 +161,7 @@ def test_a_peer_without_an_answer_is_shown(page, changed):
         if row["accountant"] != "dp_accounting" or row["steps"] <= 10_000
     ]
     changed("scaling", ended)
-    assert "fails: MemoryError from 10,000 on" in page.scaling()
+    assert "needs more than 12 GB from 10,000 on" in page.scaling()
     assert page.plots.scaling()
 
 
