@@ -93,9 +93,9 @@ def epsilon(small):
 def scaling(small):
     """How the time grows. An accountant that has no answer is not asked for more of the same."""
     table = Table()
-    axes = list(SCALING.items())[: 1 if small else None]
     for sampler, accountants in (("balls-and-bins", FOR_BINS), ("Poisson", FOR_POISSON)):
-        for (axis, settings), accountant in itertools.product(axes, accountants):
+        asked = accountants[:1] if small else accountants
+        for (axis, settings), accountant in itertools.product(SCALING.items(), asked):
             for sigma, steps, epochs, delta in settings[:1] if small else settings:
                 found = ask(accountant, sampler, sigma, steps, epochs, delta, small=small)
                 row = {"sampler": sampler, "axis": axis, "sigma": sigma, "steps": steps, "epochs": epochs}
