@@ -40,9 +40,10 @@ coverage: $(VENV)/.test
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered
 
-# the wheel and the sdist, built twice, installed in clean environments, at the lowest versions too
+# the wheel and the sdist, built twice, installed in clean environments, at the lowest versions too;
+# PYTHONS="python3.12 python3.13" names interpreters, EXTRAS="jax web" or EXTRAS=every tries extras with them
 release: $(VENV)/.test
-	$(BIN)/python tests/release.py $(PYTHONS) --lowest
+	$(BIN)/python tests/release.py $(PYTHONS) --lowest $(EXTRAS:%=--extra %)
 
 # the documentation as a site that opens from disk: site/index.html
 docs: $(VENV)/.test

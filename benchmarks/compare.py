@@ -1,13 +1,14 @@
 """Accountants beside each other: CPU time, peak memory and tightness, and how they grow with T, epochs and 1/δ.
 
-    python benchmarks/compare.py [--small] [--save] [epsilon | scaling | start]
+    python benchmarks/compare.py [epsilon | scaling | start] [--small] [--save [DIR]]
 
 Peers are asked in environments of their own (`make bench` sets up .venv-peers), every question in a fresh process:
-see benchmarks/peers.py for how. Who is not installed is left out. `start` is what a cold command costs beside the
-import of numpy and scipy.special. `--save` writes benchmarks/results/.
+see benchmarks/peers.py for how. A peer that is not installed is left out; one that fails or takes too long is
+recorded as such. `start` is what a cold command costs beside the import of numpy and scipy.special.
 """
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -19,7 +20,7 @@ import record
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 DELTA = 1e-6
-LIMIT = 240  # seconds for one question, after which a peer is left out
+LIMIT = 90  # seconds by the clock for one question, after which there is no answer
 
 BINS = [(0.35, 1000, 1), (0.3, 36133, 1), (0.8, 1000, 5)]
 POISSON = [(1.0, 1000, 1), (0.3, 36133, 1), (1.0, 1000, 100)]
@@ -31,13 +32,13 @@ SMALL_SETTINGS = {"balls-and-bins": BINS[:1], "Poisson": POISSON[:1]}
 SETTINGS = {"balls-and-bins": BINS, "Poisson": POISSON}
 SCALING = {  # σ, T, epochs, δ
     "steps": [(0.5, 10**k, 1, DELTA) for k in (2, 4, 6, 9)],
-    "epochs": [(1.0, 1000, e, DELTA) for e in (1, 100, 10_000)],
+    "epochs": [(1.0, 1000, e, DELTA) for e in (1, 10, 100, 10_000)],
     "1/delta": [(0.5, 1000, 1, 10.0**-k) for k in (2, 6, 12)],
 }
 
 
 def ask(accountant, sampler, sigma, steps, epochs, delta, *, small=False):
-    """The answer of one accountant, or None where it is not installed, fails, or takes too long."""
+    """The answer of one accountant, or why there is none; None where it is not installed."""
     python = sys.executable if accountant in HERE else PEERS
     if not Path(python).exists():
         return None
@@ -47,9 +48,11 @@ def ask(accountant, sampler, sigma, steps, epochs, delta, *, small=False):
         done = subprocess.run(
             [str(word) for word in words], capture_output=True, text=True, check=True, timeout=LIMIT
         )
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        print(f"  {accountant}: no answer, {type(error).__name__}", flush=True)
-        return None
+    except subprocess.TimeoutExpired:
+        return {"failure": f"no answer in {LIMIT} s"}
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+        return {"failure": f"fails: {last[:100]}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -61,7 +64,7 @@ class Table:
 
     def add(self, found, **row):
         if found is not None:
-            self.versions |= found.pop("versions")
+            self.versions |= found.pop("versions", {})
             self.rows.append(row | found)
             print("  " + ", ".join(f"{key} {value}" for key, value in self.rows[-1].items()), flush=True)
         return found
@@ -78,7 +81,7 @@ def epsilon(small):
                 if accountant == OURS:
                     exact = found["upper"]
                     at_most = found["seconds"]
-                if table.add(found, accountant=accountant, **mechanism):
+                if table.add(found, accountant=accountant, **mechanism) and "upper" in found:
                     faster = found["seconds"] / at_most
                     print(f"    {faster:.3g} times our time, ε above ours by {found['upper'] - exact:.3g}")
             if sampler == "balls-and-bins" and (steps, epochs) == (1000, 1) and not small:
@@ -88,14 +91,16 @@ def epsilon(small):
 
 
 def scaling(small):
-    """How the time grows, beside that of the fastest peer."""
+    """How the time grows. An accountant that has no answer is not asked for more of the same."""
     table = Table()
-    for axis, settings in SCALING.items():
-        for accountant in (OURS,) if small else (OURS, "random_allocation"):
+    for sampler, accountants in (("balls-and-bins", FOR_BINS), ("Poisson", FOR_POISSON)):
+        asked = accountants[:1] if small else accountants
+        for (axis, settings), accountant in itertools.product(SCALING.items(), asked):
             for sigma, steps, epochs, delta in settings[:1] if small else settings:
-                found = ask(accountant, "balls-and-bins", sigma, steps, epochs, delta, small=small)
-                row = {"axis": axis, "sigma": sigma, "steps": steps, "epochs": epochs, "delta": delta}
-                if table.add(found, accountant=accountant, **row) is None:
+                found = ask(accountant, sampler, sigma, steps, epochs, delta, small=small)
+                row = {"sampler": sampler, "axis": axis, "sigma": sigma, "steps": steps, "epochs": epochs}
+                table.add(found, accountant=accountant, **row, delta=delta)
+                if found is None or "failure" in found:
                     break
     return table
 
@@ -131,17 +136,17 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--small", action="store_true", help="a quick look; nothing is saved")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/")
+    parser.add_argument("--small", action="store_true", help="a quick look")
+    record.add_save(parser)
     options = parser.parse_args()
     if not PEERS.exists():
         print(f"no peers: {PEERS} is missing; `make bench` sets it up")
     for part in options.parts or PARTS:
         print(part, flush=True)
         table = PARTS[part](options.small)
-        if options.save and not options.small:
+        if options.save:
             packages = ("numpy", "scipy", "typer") if part == "start" else ()
-            record.save(part, table.rows, table.versions, packages)
+            record.save(options.save, part, table.rows, table.versions, packages)
 
 
 if __name__ == "__main__":

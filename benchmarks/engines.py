@@ -1,6 +1,6 @@
 """Batch files beside a plain read and write of the same Parquet files with the same compression, in the same run.
 
-    python benchmarks/engines.py [--small]
+    python benchmarks/engines.py [--small] [--save [DIR]]
 
 Every job runs in a process of its own. CPU time is that of the process, user and system; memory is the peak of its
 resident set. Columns are like those of the Criteo data: a label, 13 numbers and 26 categories. Ratios of builds are
@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+import record
 
 SIZES = (5_000_000, 20_000_000)
 SMALL = (100_000, 200_000)
@@ -188,10 +190,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
     parser.add_argument("--rows", type=int, help="one size only")
+    record.add_save(parser)
     parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
         return run_here(options.job[0], Path(options.job[1]), Path(options.job[2]))
+    saved = []
     sizes = (options.rows,) if options.rows else SMALL if options.small else SIZES
     print(f"{'rows':>11}{'job':>32}{'CPU s':>9}{'wall s':>9}{'peak MB':>9}{'ratio':>8}{'bound':>10}")
     growth = []
@@ -222,6 +226,8 @@ def main():
                 f"{rows:11,}{name:>32}{took['cpu']:9.2f}{took['wall']:9.2f}{took['peak'] / 1e6:9.0f}"
                 f"{shown:>8}{'' if options.small else bound:>10}"
             )
+            row = {"job": name.strip(), "rows": rows, "cpu": took["cpu"], "wall": took["wall"]}
+            saved.append(row | {"megabytes": took["peak"] / 1e6, "ratio": ratio, "aim": bound})
         megabytes = [size / 1e6 for size in found["sizes"]]
         print(f"{rows:11,}{'input, output (MB)':>32}{megabytes[0]:9.0f}{megabytes[1]:9.0f}")
     if len(growth) == 2:
@@ -231,6 +237,8 @@ def main():
             f"{more:.3g} times the rows: {large['cpu'] / small['cpu']:.2f} times the CPU time, "
             f"{large['peak'] / small['peak']:.2f} times the memory"
         )
+    if options.save:
+        record.save(options.save, "engines", saved, packages=("pyarrow", "duckdb", "polars", "numpy"))
     return None
 
 

@@ -1,33 +1,27 @@
-"""Write the tables and the two plots of docs/benchmarks.md from benchmarks/results/: `python benchmarks/page.py`.
+"""Write docs/benchmarks.md and its two plots from benchmarks/results/: `python benchmarks/page.py`.
 
 Between `<!-- begin NAME -->` and `<!-- end NAME -->` of the page stands what `NAME()` here gives. A test compares.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from pathlib import Path
 
+import plots
 import record
+from peers import MOST_BYTES
+from plots import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
-PLOTS = ROOT / "docs" / "assets"
-
-NAMES = {
-    "ballsbins": "ballsbins",
-    "pld_accounting": "PLD_accounting",
-    "random_allocation": "random-allocation",
-    "authors": "the authors' sampler",
-    "dp_accounting": "dp_accounting",
-    "opacus": "Opacus, PRV",
-    "prv_accountant": "prv_accountant",
-}
-COLOURS = {"ballsbins": "#0b6e4f", "random_allocation": "#6a6a8a"}
+IDLE = 0.1  # cores: up to here the machine counts as idle
 
 
 def seconds(value):
-    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")):
         if value >= unit:
             return f"{value / unit:.{0 if value >= 100 * unit else 1}f} {name}"
     return f"{value:.1e} s"
@@ -57,6 +51,11 @@ def power(digits):
     return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in digits)
 
 
+def number(value):
+    """A value of an axis: a power of ten beyond thousands."""
+    return f"{value:,.0f}" if value < 1e5 else f"10{power(f'{math.log10(value):.0f}')}"
+
+
 def table(head, rows, words=1):
     """A Markdown table; the first columns are words, the others numbers."""
     right = "|".join(["---"] * words + ["---:"] * (len(head) - words))
@@ -77,7 +76,31 @@ def machine():
     listed = ", ".join(
         f"{name} {number}" for name, number in sorted(packages.items(), key=lambda kv: kv[0].lower())
     )
-    return f"ballsbins {' and '.join(ours)}, Python {' and '.join(pythons)}, {' and '.join(processors)}; {listed}."
+    by = f"ballsbins {' and '.join(ours)}, Python {' and '.join(pythons)}, {' and '.join(processors)}; {listed}."
+    return f"{by}\n\n{load(made)}"
+
+
+def load(made):
+    """What other programs did meanwhile, as far as it was recorded."""
+    known = {name: one["others"] for name, one in made.items() if "others" in one}
+    busiest = max(known, key=known.get)
+    most, cores = known[busiest], made[busiest]["cores"]
+    if most <= IDLE:
+        told = f"The machine was idle otherwise: other programs used at most {most:g} of its {cores} cores."
+    else:
+        told = (
+            f"Other programs used up to {most:g} of the {cores} cores on average (during `{busiest}.json`), which "
+            "can lengthen single times; ratios suffer less."
+        )
+    unknown = " and ".join(f"`{name}.json`" for name in made if name not in known)
+    return told + (f" It was not recorded for {unknown}." if unknown else "")
+
+
+def why(row):
+    """Why there is no answer, in few words."""
+    if "MemoryError" in row["failure"]:
+        return f"needs more than {MOST_BYTES / 1e9:.0f} GB"
+    return row["failure"]
 
 
 def accountants(sampler):
@@ -92,6 +115,9 @@ def accountants(sampler):
             asked = f"σ = {setting[0]:g}, T = {setting[1]:,}, " + (
                 "1 epoch" if setting[2] == 1 else f"{setting[2]} epochs"
             )
+        if "failure" in row:
+            lines.append([asked, NAMES[row["accountant"]], why(row), "", "", ""])
+            continue
         ratio = row["seconds"] / ours["seconds"]
         if row["accountant"] == "authors":
             above = f"δ ≤ {row['upper'] / ours['delta']:.2g} × exact, sampled"
@@ -128,29 +154,166 @@ def start():
     )
 
 
+def scaling():
+    """The least and the greatest value of each axis; what lies between is in the plot."""
+    rows, _ = record.load("scaling")
+    heads = {"steps": "T", "epochs": "epochs", "1/delta": "1/δ"}
+    lines = []
+    for sampler, axis in dict.fromkeys((row["sampler"], row["axis"]) for row in rows):
+        here = [row for row in rows if (row["sampler"], row["axis"]) == (sampler, axis)]
+        values = sorted({plots.place(row) for row in here})
+        for name in dict.fromkeys(row["accountant"] for row in here):
+            found = {plots.place(row): row for row in here if row["accountant"] == name}
+            last = max(found)
+            if "failure" in found[last]:
+                end = f"{why(found[last])} from {number(last)} on"
+            else:
+                end = seconds(found[last]["seconds"])
+            first = found[values[0]]
+            begin = why(first) if "failure" in first else seconds(first["seconds"])
+            growth = f"{heads[axis]} from {number(values[0])} to {number(values[-1])}"
+            lines.append([f"{sampler}, {growth}", NAMES[name], begin, end])
+    for before, line in reversed(list(itertools.pairwise(lines))):
+        line[0] = "" if line[0] == before[0] else line[0]
+    return table(["what grows", "accountant", "CPU at first", "at last"], lines, 2)
+
+
 def samplers():
     rows, _ = record.load("samplers")
     timed = [row for row in rows if "ratio" in row]
-    lines = [[row["job"], f"{row['n']:,}", seconds(row["seconds"]), f"{row['ratio']:.2f}"] for row in timed]
+    most, steps = max(row["n"] for row in timed), timed[0]["steps"]
+    lines = [
+        [row["job"], seconds(row["seconds"]), f"{row['ratio']:.2f}"] for row in timed if row["n"] == most
+    ]
     memory = {row["job"]: row["bytes"] for row in rows if "bytes" in row}
     words = ", ".join(f"{name} {max(value, 0.0):.1f}" for name, value in memory.items())
-    steps = timed[0]["steps"]
+    grows = sorted((row for row in timed if row["job"] == timed[0]["job"]), key=lambda row: row["n"])
+    by_n = [
+        [f"{r['n']:,}", seconds(r["seconds"]), seconds(r["seconds"] / r["n"]), f"{r['ratio']:.2f}"]
+        for r in grows
+    ]
     return (
-        table([f"one epoch, T = {steps:,}", "n", "CPU", "of numpy's permutation of n"], lines)
-        + f"\n\nPeak memory above the result, in bytes per example: {words}."
+        table([f"one epoch, n = {most:,}, T = {steps:,}", "CPU", "of numpy's permutation of n"], lines)
+        + f"\n\nPeak memory above the result, in bytes per example: {words}.\n\n"
+        + table([f"{timed[0]['job']}: n", "CPU", "per example", "of numpy's permutation of n"], by_n, 0)
     )
 
 
 def torch():
     rows, _ = record.load("training-torch")
     lines = [
-        [row["model"], f"{row['parameters']:,}", row["mode"], seconds(row["seconds"]), f"{row['ratio']:.2f}"]
+        [
+            row["model"],
+            f"{row['parameters']:,}",
+            row["mode"],
+            str(row["batch"]),
+            seconds(row["seconds"]),
+            f"{row['ratio']:.2f}",
+        ]
         for row in rows
     ]
-    return table(["model", "parameters trained", "clipping", "CPU per step", "of Opacus' own step"], lines)
+    head = ["model", "parameters trained", "clipping", "batch", "CPU per step", "of Opacus' own step"]
+    return table(head, lines)
 
 
-PARTS = {part.__name__: part for part in (machine, bins, poisson, start, samplers, torch)}
+def part_of_jax(part):
+    return [row for row in record.load("training-jax")[0] if row["part"] == part]
+
+
+def jax():
+    lines = [
+        [
+            f"{row['parameters']:,}",
+            f"{row['batch']:,}",
+            seconds(row["plain"]),
+            seconds(row["seconds"]),
+            f"{row['ratio']:.2f}",
+            row["aim"],
+        ]
+        for row in part_of_jax("step")
+    ]
+    memory = [
+        row for row in part_of_jax("memory") if row["parameters"] == part_of_jax("peers")[0]["parameters"]
+    ]
+    held = " and ".join(f"{megabytes(row['megabytes'])} at batch {row['batch']:,}" for row in memory)
+    least = memory[0]
+    whole = 4 * least["batch"] * least["parameters"] / 1e9
+    return (
+        table(["parameters", "batch", "plain step", "private step", "of the plain step", "aim"], lines, 0)
+        + f"\n\nWith {least['parameters']:,} parameters the temporaries of a private step take {held}. "
+        f"One gradient for each of {least['batch']:,} examples would take {whole:,.0f} GB."
+    )
+
+
+def jax_peers():
+    rows = part_of_jax("peers")
+    busy = {row["job"]: row for row in rows if row["busy"]}
+    count = max(row["busy"] for row in rows)
+    lines = [
+        [
+            row["job"],
+            seconds(row["seconds"]),
+            f"{row['ratio']:.2f}",
+            f"{busy[row['job']]['ratio']:.2f}" if row["job"] in busy else "not measured",
+        ]
+        for row in rows
+        if not row["busy"]
+    ]
+    head = f"{rows[0]['parameters']:,} parameters, batch {rows[0]['batch']:,}"
+    return table([head, "by the clock", "of ours", f"of ours, beside {count} busy processes"], lines)
+
+
+def noise():
+    lines = [[row["job"], seconds(row["seconds"]), f"{row['ratio']:.2f}"] for row in part_of_jax("noise")]
+    return table(["noise", "per value", "of torch.normal"], lines)
+
+
+def ratio_and_aim(row):
+    return ["" if row["ratio"] is None else f"{row['ratio']:.2f}", row["aim"]]
+
+
+def engines():
+    rows, _ = record.load("engines")
+    parts = []
+    for count in dict.fromkeys(row["rows"] for row in rows):
+        lines = [
+            [
+                row["job"],
+                seconds(row["cpu"]),
+                seconds(row["wall"]),
+                megabytes(row["megabytes"]),
+                *ratio_and_aim(row),
+            ]
+            for row in rows
+            if row["rows"] == count
+        ]
+        parts.append(table([f"{count:,} rows", "CPU", "by the clock", "peak memory", "ratio", "aim"], lines))
+    return "\n\n".join(parts)
+
+
+def reading():
+    rows, _ = record.load("reading")
+    lines = [[row["job"], seconds(row["cpu"]), *ratio_and_aim(row)] for row in rows]
+    return table([f"{rows[0]['rows']:,} rows", "CPU", "ratio", "aim"], lines)
+
+
+PARTS = {
+    part.__name__: part
+    for part in (
+        machine,
+        bins,
+        poisson,
+        scaling,
+        start,
+        samplers,
+        torch,
+        jax,
+        jax_peers,
+        noise,
+        engines,
+        reading,
+    )
+}
 
 
 def written(text):
@@ -163,91 +326,10 @@ def written(text):
     return text
 
 
-def figure(width, height, columns):
-    import matplotlib
-
-    matplotlib.rcParams["svg.hashsalt"] = "ballsbins"  # the same file from the same numbers
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height), layout="constrained")
-    return made, made.subplots(1, columns, sharey=True, squeeze=False)[0]
-
-
-def label_at(axis, name, point, colour):
-    axis.annotate(NAMES[name], point, (4, 5), textcoords="offset points", color=colour, fontsize=9)
-
-
-def draw_scaling():
-    """CPU time against T, epochs and 1/δ."""
-    rows, _ = record.load("scaling")
-    axes_of = {"steps": "steps per epoch, T", "epochs": "epochs", "1/delta": "1/δ"}
-    made, axes = figure(9.0, 3.2, 3)
-    for axis, (kind, label) in zip(axes, axes_of.items(), strict=True):
-        for name, colour in COLOURS.items():
-            points = [row for row in rows if row["axis"] == kind and row["accountant"] == name]
-            x = [1 / row["delta"] if kind == "1/delta" else row[kind] for row in points]
-            axis.loglog(x, [row["seconds"] for row in points], "o-", color=colour, markersize=4)
-            if kind == "steps" and points:
-                axis.annotate(
-                    NAMES[name],
-                    (x[0], points[0]["seconds"]),
-                    (0, 6),
-                    textcoords="offset points",
-                    color=colour,
-                    fontsize=9,
-                )
-        axis.set_xlabel(label)
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("CPU seconds for one ε")
-    made.suptitle(
-        "An exact ε takes 3 to 50 milliseconds, whatever T, δ and the number of epochs", fontsize=11
-    )
-    made.savefig(PLOTS / "bench_scaling.svg", metadata={"Date": None})
-    return made
-
-
-def draw_tightness():
-    """How far above the exact ε an answer is, against its CPU time."""
-    rows, _ = record.load("epsilon")
-    made, axes = figure(9.0, 3.4, 2)
-    colours = ["#c8553d", "#6a6a8a", "#b8860b", "#3a6ea5"]
-    for axis, sampler in zip(axes, ("balls-and-bins", "Poisson"), strict=True):
-        here = [row for row in rows if row["sampler"] == sampler and row["accountant"] != "authors"]
-        exact = {(r["sigma"], r["steps"], r["epochs"]): r for r in here if r["accountant"] == "ballsbins"}
-        peers = list(dict.fromkeys(row["accountant"] for row in here))
-        for name, colour in zip(peers, ["#0b6e4f", *colours], strict=False):
-            points = []
-            for row in here:
-                if row["accountant"] == name:
-                    ours = exact[row["sigma"], row["steps"], row["epochs"]]
-                    gap = (
-                        ours["upper"] - ours["lower"] if name == "ballsbins" else row["upper"] - ours["upper"]
-                    )
-                    points.append((row["seconds"], max(gap, 1e-13)))
-            x, y = zip(*points, strict=True)
-            axis.loglog(x, y, "o", color=colour, markersize=6)
-            axis.annotate(
-                NAMES[name], max(points), (6, 4), textcoords="offset points", color=colour, fontsize=9
-            )
-        axis.set_title(f"{sampler} batches", fontsize=10)
-        axis.set_xlabel("CPU seconds for one ε")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.set_xlim(right=axis.get_xlim()[1] * 30)
-    axes[0].set_ylabel("ε stated minus exact ε\n(ours: width of its interval)")
-    made.suptitle(
-        "Lower left is better: our interval is narrower than 10⁻⁹, and only a looser bound is faster",
-        fontsize=11,
-    )
-    made.savefig(PLOTS / "bench_tightness.svg", metadata={"Date": None})
-    return made
-
-
 def main():
     PAGE.write_text(written(PAGE.read_text()))
-    draw_scaling()
-    draw_tightness()
+    for name, draw in plots.PLOTS.items():
+        (ROOT / "docs" / "assets" / name).write_text(draw())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ with the options that make it fastest at its default accuracy.
 
 import argparse
 import json
+import resource
 import time
 import warnings
 from importlib.metadata import version
@@ -107,6 +108,7 @@ def prv_accountant(sampler, sigma, steps, epochs, delta):
     return ask, ["prv-accountant"]
 
 
+MOST_BYTES = 12 * 10**9  # an accountant that wants more memory fails, and the machine goes on
 LONG = 15.0  # seconds: after a first call that took longer, there is no second
 ACCOUNTANTS = {
     job.__name__: job
@@ -135,6 +137,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     ask, packages = ACCOUNTANTS[given.accountant](
         given.sampler, given.sigma, given.steps, given.epochs, given.delta
     )

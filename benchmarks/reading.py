@@ -1,6 +1,6 @@
 """Reading batch files beside a plain scan of the same Parquet files, in one run: ratios of CPU time.
 
-    python benchmarks/reading.py [--rows 5000000]
+    python benchmarks/reading.py [--small] [--rows 5000000] [--save [DIR]]
 
 Every job runs in a process of its own; each figure is the least of several runs, since what others do on the machine
 only adds to it. The table is that of benchmarks/engines.py. A plain scan reads all row groups in order with pyarrow
@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from functools import partial
 from pathlib import Path
 
+import record
 from engines import BATCH_SIZE, make
 
+ROWS, SMALL = 5_000_000, 100_000
 RANKS = 8
 REPEATS = 5
 
@@ -107,25 +110,29 @@ def run_here(name, source):
     print(json.dumps({"rows": rows, "cpu": cpu_seconds() - before}))
 
 
-def least(name, source, repeats):
+def least_cpu(name, source, repeats, most):
     command = [sys.executable, __file__, "--job", name, str(source)]
     runs = [
         json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        for _ in range(repeats)
+        for _ in range(min(repeats, most))
     ]
     return min(run["cpu"] for run in runs)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
+    record.add_save(parser)
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
         return run_here(options.job[0], Path(options.job[1]))
+    rows = options.rows or (SMALL if options.small else ROWS)
+    least = partial(least_cpu, most=1 if options.small else REPEATS)
     with tempfile.TemporaryDirectory(prefix="ballsbins-bench-") as folder:
         place = Path(folder)
-        make(place / "in", options.rows)
+        make(place / "in", rows)
         for ranks in (1, RANKS):
             build_for(place / "in", place / f"for-{ranks}", ranks)
         plain = least("scan", place / "for-1", REPEATS)
@@ -165,10 +172,16 @@ def main():
                 "≤ 4",
             ),
         ]
-    print(f"{options.rows:,} rows of 40 columns, batches of {BATCH_SIZE}")
+    print(f"{rows:,} rows of 40 columns, batches of {BATCH_SIZE}")
     for name, cpu, ratio, bound in table:
         shown = "" if ratio is None else f"{ratio:.2f}"
-        print(f"{name:>34}{cpu:9.2f} s{shown:>8}{bound:>8}")
+        print(f"{name:>34}{cpu:9.2f} s{shown:>8}{'' if options.small else bound:>8}")
+    if options.save:
+        saved = [
+            {"job": name, "rows": rows, "cpu": cpu, "ratio": ratio, "aim": aim}
+            for name, cpu, ratio, aim in table
+        ]
+        record.save(options.save, "reading", saved, packages=("pyarrow", "xxhash", "torch", "numpy"))
     return None
 
 

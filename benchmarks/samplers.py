@@ -1,6 +1,6 @@
 """Time and memory of drawing one epoch, as ratios to `numpy.random.Generator.permutation` in the same run.
 
-    python benchmarks/samplers.py [--small] [--save]
+    python benchmarks/samplers.py [--small] [--save [DIR]]
 
 CPU time, the best of three, with everything imported before. The memory is the growth of the process's peak
 above what it held before and above the result, in bytes an example; it is measured in a process of its own.
@@ -74,7 +74,7 @@ def memory_of(job, n, result_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a quick look; the bounds are for the full size")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/samplers.json")
+    record.add_save(parser)
     options = parser.parse_args()
     small, rows = options.small, []
     n, steps = SMALL if small else FULL
@@ -115,7 +115,7 @@ def main():
         rows.append({"job": name, "n": n, "steps": FULL[1], "bytes": extra})
         print(f"{name:42}{extra:17.1f}{'' if small else bound:>9}")
     if options.save:
-        record.save("samplers", rows, packages=("numpy", "cryptography"))
+        record.save(options.save, "samplers", rows, packages=("numpy", "cryptography"))
 
 
 if __name__ == "__main__":

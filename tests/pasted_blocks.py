@@ -2,7 +2,7 @@
 
 Standard input has the blocks as JSON, [[kind, text, place], …]; standard output gets what each of them printed. The
 Python blocks of a document are one session, so that a page imports its libraries once. Plain calls of `ballsbins` run
-in copies of this process that have its libraries loaded already; all other shell goes to bash.
+in copies of a process that has our command line loaded already; all other shell goes to bash.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 
 SHELL = re.compile(r"[|<>;&$`*]")  # what only a shell understands
-THREADED = {"jax", "pyarrow", "pyspark", "torch"}  # a process that has loaded one of these is not copied
 
 
 def calls_of(text: str) -> list[list[str]] | None:
@@ -57,19 +58,46 @@ def _call(arguments: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
 
 
-def _run(text: str) -> list[subprocess.CompletedProcess[str]]:
-    calls = None if THREADED & sys.modules.keys() else calls_of(text)
-    if calls is not None:
-        return [_call(arguments) for arguments in calls]
-    return [subprocess.run(["bash", "-ec", text], capture_output=True, text=True, check=False, timeout=300)]
+def _copied() -> Connection:
+    """A copy of this process that answers arguments with what `ballsbins` does; it ends with this process.
+
+    It is made before a page loads anything: a process with JAX, torch or pyarrow has threads and must not be copied.
+    """
+    here, there = Pipe()
+    if os.fork():
+        there.close()
+        return here
+    here.close()
+    try:
+        while True:
+            folder, arguments = there.recv()
+            os.chdir(folder)
+            there.send(_call(arguments))
+    except EOFError:
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
-def _paste(kind: str, text: str, place: str, session: dict[str, object]) -> str:
+def _run(text: str, copy: Connection) -> list[subprocess.CompletedProcess[str]]:
+    calls = calls_of(text)
+    if calls is None:
+        return [
+            subprocess.run(["bash", "-ec", text], capture_output=True, text=True, check=False, timeout=300)
+        ]
+    ended = []
+    for arguments in calls:
+        copy.send((os.getcwd(), arguments))
+        ended.append(copy.recv())
+    return ended
+
+
+def _paste(kind: str, text: str, place: str, session: dict[str, object], copy: Connection) -> str:
     if kind == "python":
         with redirect_stdout(io.StringIO()) as printed:
             exec(compile(text, place, "exec"), session)
         return printed.getvalue()
-    for done in (ended := _run(text)):
+    for done in (ended := _run(text, copy)):
         if done.returncode:
             sys.exit(f"{place}: exit code {done.returncode}\n{text}\n{done.stdout}{done.stderr}")
     return "".join(done.stdout for done in ended)
@@ -77,4 +105,7 @@ def _paste(kind: str, text: str, place: str, session: dict[str, object]) -> str:
 
 if __name__ == "__main__":
     session: dict[str, object] = {"__name__": "__main__"}
-    print(json.dumps([_paste(*block, session) for block in json.load(sys.stdin)]))
+    blocks, copy = json.load(sys.stdin), _copied()
+    print(json.dumps([_paste(*block, session, copy) for block in blocks]))
+    copy.close()
+    os.wait()

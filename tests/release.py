@@ -1,16 +1,20 @@
 """Check what would be released: build twice, compare, install in clean environments, run tests/smoke.py there.
 
-    python tests/release.py [PYTHON ...] [--lowest]
+    python tests/release.py [PYTHON ...] [--lowest] [--extra NAME ...]
 
 The wheel and the sdist are built twice, in different directories, and must agree byte for byte. The wheel is then
 installed, without extras, for every interpreter named (this one, if none is), and one that is built from the sdist
 for this one; `pip check` must be content. `--lowest` installs the lowest versions that pyproject.toml allows and also
-runs the tests of the accountant against them.
+runs the tests of the accountant against them. `--extra` installs the wheel with an extra, in the newest versions
+that pip finds, for every interpreter named, and runs some of that extra's tests; `--extra every` is all that are
+listed here.
 """
 
 import argparse
 import hashlib
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +27,21 @@ LOWEST_TESTS = (
     *("test_bound.py", "test_mechanism.py", "samplers"),
     *(f"accounting/test_{name}.py" for name in ("gaussian", "one_epoch", "epochs", "poisson")),
 )
+TOOLS = ("pytest", "hypothesis", "filelock")
+# some tests of each extra: those that come close to the packages it brings, in a minute or less
+EXTRA_TESTS = {
+    "plots": ("plots/test_pictures.py",),
+    "data": ("batch_files/test_reader.py", "batch_files/test_columns.py", "batch_files/test_build.py"),
+    "web": ("web/test_server.py", "web/test_question.py"),
+    "parallel": ("monte_carlo/test_run.py", "monte_carlo/test_order_statistics.py"),
+    "certify": ("proof/test_one_epoch.py", "proof/test_certificate.py"),
+    "jax": ("training_jax/test_clipping.py", "training_jax/test_step.py", "training_jax/test_jax_privacy.py"),
+    "torch": (
+        "training_torch/test_norms.py",
+        "training_torch/test_options.py",
+        "training_torch/test_gradient.py",
+    ),
+}
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
@@ -58,12 +77,19 @@ def built(python, folder):
     return {path.name: path for path in (folder / "dist").iterdir()}
 
 
+def run_tests(python, tests):
+    """Run tests against what is installed; new and old versions may warn of what we cannot change here."""
+    paths = [ROOT / "tests" / test for test in tests]
+    run(python, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=", *paths)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pythons", nargs="*", default=[sys.executable], metavar="PYTHON")
     parser.add_argument("--lowest", action="store_true")
+    parser.add_argument("--extra", action="append", default=[], choices=(*EXTRA_TESTS, "every"))
     options = parser.parse_args()
     os.environ.pop("PYTHONPATH", None)  # what is installed counts, not this directory
     with tempfile.TemporaryDirectory(prefix="ballsbins-release-") as name:
@@ -82,11 +108,21 @@ def main():
             run(environment(folder / f"wheel{number}", python, wheel), smoke)
         run(environment(folder / "sdist", sys.executable, sdist), smoke)
         if options.lowest:
-            made = environment(folder / "lowest", sys.executable, wheel, *lowest(), "pytest", "hypothesis")
+            made = environment(folder / "lowest", sys.executable, wheel, *lowest(), *TOOLS)
             run(made, smoke)
-            tests = [ROOT / "tests" / test for test in LOWEST_TESTS]
-            # old versions warn of what newer Pythons and packages will change: such warnings are no failures here
-            run(made, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=", *tests)
+            run_tests(made, LOWEST_TESTS)
+        extras, failed = EXTRA_TESTS if "every" in options.extra else options.extra, []
+        for extra, (number, python) in itertools.product(extras, enumerate(options.pythons)):
+            print(f"extra {extra}, {python}", flush=True)
+            try:
+                made = environment(folder / f"{extra}{number}", python, f"{wheel}[{extra}]", *TOOLS)
+                run(made, smoke)
+                run_tests(made, EXTRA_TESTS[extra])
+            except subprocess.CalledProcessError:  # the other extras are still of interest
+                failed.append(f"{extra} with {python}")
+            shutil.rmtree(folder / f"{extra}{number}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ SCRIPTS = sorted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_small_form(script):
+def test_small_form(script, tmp_path):
+    saves = "add_save(parser)" in (ROOT / script).read_text()
     done = subprocess.run(
-        [sys.executable, str(ROOT / script), "--small"],
+        [sys.executable, str(ROOT / script), "--small", *(["--save", str(tmp_path)] if saves else [])],
         capture_output=True,
         text=True,
         check=False,
@@ -28,6 +30,9 @@ def test_small_form(script):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+    written = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert bool(written) == saves
+    assert all(result["rows"] and result["made_by"]["ballsbins"] for result in written)
 
 
 def test_there_are_some():

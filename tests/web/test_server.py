@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from ballsbins import BallsAndBins, Mechanism, calibrate, certify
+from ballsbins import BallsAndBins, Mechanism, calibrate
 from ballsbins.report.numbers import up
 
 from .conftest import BALLSBINS, QUIET, serving
@@ -32,6 +32,9 @@ ASKED = f"/answer?{urlencode(FIELDS)}"
 
 @pytest.mark.slow
 def test_a_proof_is_shown_beside_its_run_alone(tmp_path):
+    pytest.importorskip("flint", reason="proving needs the extra certify")
+    from ballsbins import certify
+
     file = tmp_path / "proof.json"
     file.write_text(json.dumps(certify(Mechanism(BallsAndBins(20), 2.0), delta=1e-5).to_dict()))
     fields = FIELDS | {"noise-multiplier": "2", "batch-size": "500", "delta": "1e-5"}
