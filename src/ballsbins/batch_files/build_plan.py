@@ -15,6 +15,7 @@ from ballsbins import __version__, _check
 from ballsbins.batch_files.columns import columns_of
 from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, stored_schema
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
+from ballsbins.batch_files.gather import fixed_width
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.sort import Memory, Ranges
@@ -167,9 +168,15 @@ class BuildPlan:
         """Rows in one row group of a part."""
         return int(max(1, self.share.row_group_bytes // self.row_bytes))
 
-    @property
-    def rows_per_read(self) -> int:
-        """Rows to read at a time: a fraction of a chunk, because later rows may be wider; reads are joined."""
+    def rows_per_read(self, chunk_bytes: int) -> int:
+        """Rows to read at a time for chunks of a given size.
+
+        That is a whole chunk if all rows have the same width. Otherwise it is a fraction of a chunk, because later
+        rows may be wider than the first ones; reads are then joined.
+        """
+        widths = [fixed_width(kind) for kind in self.inputs.schema.types]
+        if all(widths):  # and a bit for each value, in whole bytes, that says whether it is there
+            return max(1, (chunk_bytes - len(widths)) * 8 // (8 * sum(widths) + len(widths)))
         return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 
     @property
