@@ -35,7 +35,9 @@ class RowLayout:
     def __init__(self, schema: pa.Schema) -> None:
         """Divide the columns into those of fixed width and the others."""
         self.schema = schema
-        self.widths = {number: width for number, kind in enumerate(schema.types) if (width := fixed_width(kind))}
+        self.widths = {
+            number: width for number, kind in enumerate(schema.types) if (width := fixed_width(kind))
+        }
         self.others = [number for number in range(len(schema)) if number not in self.widths]
         self.message_schema: pa.Schema = arrow.schema([schema.field(number) for number in self.others])
 
@@ -67,7 +69,7 @@ class RawRows:
 
 
 class _Piece(NamedTuple):
-    """Where a piece begins, how many rows and bytes it has, which columns have masks, and the bytes of its message."""
+    """Where a piece begins, its rows and bytes, which columns have masks, and the bytes of its message."""
 
     begin: int
     rows: int
@@ -88,7 +90,9 @@ class RowFile:
         """Create the file."""
         self.path, self.bytes, self.pieces = path, 0, list[_Piece]()
         self._layout = layout
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb", buffering=0)
+        self._file = os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb", buffering=0
+        )
 
     def write(self, rows: RawRows, start: int, stop: int) -> None:
         """Append the rows start … stop − 1."""
@@ -158,8 +162,8 @@ def _loaded(layout: RowLayout, pieces: Sequence[tuple[RowFile, _Piece]], memory:
     fixed = {}
     for number, array in zip(layout.widths, values, strict=True):
         valid = np.packbits(mask_of[number], bitorder="little") if number in mask_of else None
-        buffers = [None if valid is None else arrow.py_buffer(valid), arrow.py_buffer(array)]
-        fixed[number] = arrow.Array.from_buffers(layout.schema.field(number).type, rows, buffers)
+        both = [None if valid is None else arrow.py_buffer(valid), arrow.py_buffer(array)]
+        fixed[number] = arrow.Array.from_buffers(layout.schema.field(number).type, rows, both)
     rest = _joined(layout.message_schema, messages) if layout.others else {}
     columns = [
         fixed[number] if number in fixed else rest[layout.schema.field(number).name]
@@ -173,7 +177,7 @@ def _joined(schema: pa.Schema, messages: Sequence[Bytes]) -> Any:
     return arrow.Table.from_batches(batches, schema=schema).combine_chunks()
 
 
-def _write(file: Any, buffers: Iterable[Bytes]) -> None:
+def _write(file: Any, buffers: Iterable[Any]) -> None:
     left = iter(buffers)
     while some := list(islice(left, _MOST_BUFFERS)):
         done = os.writev(file.fileno(), some) if _VECTORED else 0
@@ -186,7 +190,7 @@ def _write(file: Any, buffers: Iterable[Bytes]) -> None:
                 skip += file.write(buffer[skip:])
 
 
-def _read(file: Any, buffers: Iterable[Bytes], begin: int) -> None:
+def _read(file: Any, buffers: Iterable[Any], begin: int) -> None:
     left = iter(buffers)
     while some := list(islice(left, _MOST_BUFFERS)):
         size = sum(map(len, some))

@@ -77,7 +77,9 @@ class Trial:
         compressed = sum(sizes(mixed(table), list(better)).values())
         seconds = time.perf_counter() - begin
         rows = max(table.num_rows, 1)
-        return Trial(table.nbytes / rows, spilled / rows + KEPT_BYTES, compressed / rows, seconds / rows, better)
+        return Trial(
+            table.nbytes / rows, spilled / rows + KEPT_BYTES, compressed / rows, seconds / rows, better
+        )
 
 
 def sample(inputs: Inputs) -> pa.Table:
