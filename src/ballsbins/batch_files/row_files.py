@@ -137,9 +137,10 @@ def _loaded(layout: RowLayout, pieces: Sequence[tuple[RowFile, _Piece]], memory:
     rows = sum(piece.rows for _, piece in pieces)
     masked = sorted({number for _, piece in pieces for number in piece.masked})
     widths = list(layout.widths.values())
-    sizes = [*(rows * width for width in widths), *(rows for _ in masked)]
-    arrays = memory.arrays("load", [*sizes, *(piece.message for _, piece in pieces)])
-    values, masks, messages = arrays[: len(widths)], arrays[len(widths) : len(sizes)], arrays[len(sizes) :]
+    arrays = memory.arrays("load", [*(rows * width for width in widths), *(rows for _ in masked)])
+    values, masks = arrays[: len(widths)], arrays[len(widths) :]
+    # Messages are copied when they are joined, so their memory is free again before the rows are used.
+    messages = ReusedMemory().arrays("messages", [piece.message for _, piece in pieces])
     mask_of = dict(zip(masked, masks, strict=True))
     for mask in masks:
         mask.fill(True)

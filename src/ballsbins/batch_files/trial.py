@@ -76,6 +76,7 @@ class Trial:
         spilled = sum(layout.bytes_of(batch) for batch in mixed(table).combine_chunks().to_batches())
         compressed = sum(sizes(mixed(table), list(better)).values())
         seconds = time.perf_counter() - begin
+        arrow.default_memory_pool().release_unused()
         rows = max(table.num_rows, 1)
         return Trial(
             table.nbytes / rows, spilled / rows + KEPT_BYTES, compressed / rows, seconds / rows, better

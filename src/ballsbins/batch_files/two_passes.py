@@ -133,6 +133,7 @@ class Scattered:
             start += batch.num_rows
             progress.add(batch.num_rows, read_bytes - read_before)
             read_before = read_bytes
+            del batch, rows  # or they would be held while the next ones are read
         self._reused.clear()
         return start - begin
 
@@ -219,12 +220,15 @@ def joined(
             part = batch.slice(begin, length)
             if waiting and held + part.nbytes > chunk_bytes:
                 yield read_bytes, _one_batch(waiting)
-                waiting, held = [], 0
+                held = 0
             waiting.append(part)
             held += part.nbytes
     if waiting:
         yield read_bytes, _one_batch(waiting)
 
 
-def _one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join batches, and empty the list, so that they are not held beside the joined one."""
+    whole = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+    batches.clear()
+    return whole
