@@ -168,14 +168,15 @@ class BuildPlan:
         """Rows in one row group of a part."""
         return int(max(1, self.share.row_group_bytes // self.row_bytes))
 
-    def rows_per_read(self, chunk_bytes: int) -> int:
-        """Rows to read at a time for chunks of a given size.
+    @property
+    def same_width(self) -> bool:
+        """Whether all rows of the inputs have the same width in memory."""
+        return all(fixed_width(kind) for kind in self.inputs.schema.types)
 
-        That is a whole chunk if all rows have the same width. Otherwise it is a fraction of a chunk, because later
-        rows may be wider than the first ones; reads are then joined.
-        """
-        widths = [fixed_width(kind) for kind in self.inputs.schema.types]
-        if all(widths):  # and a bit for each value, in whole bytes, that says whether it is there
+    def rows_per_read(self, chunk_bytes: int) -> int:
+        """Rows to read at a time: a whole chunk, but a fraction of it if later rows may be wider; reads are joined."""
+        if self.same_width:  # and a bit for each value, in whole bytes, that says whether it is there
+            widths = [fixed_width(kind) for kind in self.inputs.schema.types]
             return max(1, (chunk_bytes - len(widths)) * 8 // (8 * sum(widths) + len(widths)))
         return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 

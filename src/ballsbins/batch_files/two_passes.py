@@ -134,6 +134,10 @@ class Scattered:
             progress.add(batch.num_rows, read_bytes - read_before)
             read_before = read_bytes
             del batch, rows  # or they would be held while the next ones are read
+            if (
+                not plan.same_width
+            ):  # Arrow's memory pool would keep gaps that the next, other sizes do not fit
+                arrow.default_memory_pool().release_unused()
         self._reused.clear()
         return start - begin
 
