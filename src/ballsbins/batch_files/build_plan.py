@@ -174,7 +174,7 @@ class BuildPlan:
         return all(fixed_width(kind) for kind in self.inputs.schema.types)
 
     def rows_per_read(self, chunk_bytes: int) -> int:
-        """Rows to read at a time: a whole chunk, but a fraction of it if later rows may be wider; reads are joined."""
+        """Rows to read at a time: a whole chunk, or a part of one if later rows may be wider; reads are joined."""
         if self.same_width:  # and a bit for each value, in whole bytes, that says whether it is there
             widths = [fixed_width(kind) for kind in self.inputs.schema.types]
             return max(1, (chunk_bytes - len(widths)) * 8 // (8 * sum(widths) + len(widths)))
