@@ -239,10 +239,11 @@ def test_rows_that_become_wider_are_read_in_smaller_numbers(tmp_path):
     made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2))
     assert made.trial.row_bytes < 100, "it saw next to none of the wide ones"
     assert made.row_bytes > 1_000
-    chunks = [batch for _, batch in joined(made.inputs, made.rows_per_read, 500_000)]
+    rows = made.rows_per_read(500_000)
+    chunks = [batch for _, batch in joined(made.inputs, rows, 500_000)]
     assert sum(batch.num_rows for batch in chunks) == 80_000
-    assert max(batch.nbytes for batch in chunks) < 500_000 + 2_010 * made.rows_per_read
-    assert made.rows_per_read * 2_010 < made.memory.chunk_bytes
+    assert max(batch.nbytes for batch in chunks) < 500_000 + 2_010 * rows
+    assert rows * 2_010 < made.memory.chunk_bytes
 
 
 def test_wide_rows_that_are_stored_once_are_held_in_small_numbers(tmp_path):
@@ -251,10 +252,26 @@ def test_wide_rows_that_are_stored_once_are_held_in_small_numbers(tmp_path):
     pq.write_table(pa.table({"text": words}), tmp_path / "in.parquet")
     made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(2), memory=Memory(300 * 10**6))
     assert made.row_bytes < 1_000
-    assert 20_000 * made.rows_per_read < 20 * 10**6
     chunk = made.memory.chunk_bytes
-    held = [batch.nbytes for _, batch in joined(made.inputs, made.rows_per_read, chunk)]
+    rows = made.rows_per_read(chunk)
+    assert 20_000 * rows < 20 * 10**6
+    held = [batch.nbytes for _, batch in joined(made.inputs, rows, chunk)]
     assert max(held) < 2 * chunk
+
+
+def test_rows_of_one_width_are_read_in_whole_chunks_and_not_copied(tmp_path):
+    """The end of a file is a small chunk of its own: joining it to the next one would copy both."""
+    for name, rows in (("a", 10_000), ("b", 4_080), ("c", 10), ("d", 20)):
+        values = {"x": np.arange(rows), "y": np.arange(rows, dtype=np.float32)}
+        pq.write_table(pa.table(values), tmp_path / f"{name}.parquet")
+    made = plan_build(open_inputs([tmp_path]), BallsAndBins(2))
+    rows = made.rows_per_read(50_000)
+    assert 0.99 * 50_000 < rows * 12.25 <= 50_000
+    chunks = [batch for _, batch in joined(made.inputs, rows, 50_000)]
+    assert max(batch.nbytes for batch in chunks) <= 50_000
+    last = 10_000 - 2 * rows
+    assert [batch.num_rows for batch in chunks] == [rows, rows, last, 4_080, 30]
+    assert [batch["x"][0].as_py() for batch in chunks] == [0, rows, 2 * rows, 0, 0]
 
 
 def test_the_trial_is_on_few_rows_where_they_are_wide(tmp_path):
@@ -263,7 +280,9 @@ def test_the_trial_is_on_few_rows_where_they_are_wide(tmp_path):
     inputs = open_inputs([tmp_path / "in.parquet"])
     assert 2**22 < sample(inputs).nbytes < 2**24
     inputs = open_inputs([tmp_path / "in.parquet"])
-    largest = max(batch.nbytes for _, batch in inputs.read(plan_build(inputs, BallsAndBins(2)).rows_per_read))
+    made = plan_build(inputs, BallsAndBins(2))
+    rows = made.rows_per_read(made.memory.chunk_bytes)
+    largest = max(batch.nbytes for _, batch in inputs.read(rows))
     assert largest < 10**7
 
 

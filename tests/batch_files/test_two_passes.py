@@ -157,6 +157,6 @@ def test_temporary_files_go_where_one_says(folder, tmp_path):
 
     plan = plan_build(open_inputs([folder]), BallsAndBins(40))
     build(plan, tmp_path / "out", KEY, report=look, scratch=tmp_path / "scratch")
-    assert ".arrow" in seen
+    assert ".bin" in seen
     assert os.listdir(tmp_path / "scratch") == []
     assert located(tmp_path / "out").names() == ("epoch-000000",)

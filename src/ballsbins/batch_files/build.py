@@ -27,7 +27,7 @@ from ballsbins.samplers import Key
 from ballsbins.samplers.base import check_epoch
 
 # fraction of an epoch's time spent reading, as measured; the rest is sorting and writing
-_READING_SHARE = 0.45
+_READING_SHARE = 0.35
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ballsbins import __version__, _check
 from ballsbins.batch_files.columns import columns_of
 from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, stored_schema
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
+from ballsbins.batch_files.gather import fixed_width
 from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.sort import Memory, Ranges
@@ -168,8 +169,15 @@ class BuildPlan:
         return int(max(1, self.share.row_group_bytes // self.row_bytes))
 
     @property
-    def rows_per_read(self) -> int:
-        """Rows to read at a time: a fraction of a chunk, because later rows may be wider; reads are joined."""
+    def same_width(self) -> bool:
+        """Whether all rows of the inputs have the same width in memory."""
+        return all(fixed_width(kind) for kind in self.inputs.schema.types)
+
+    def rows_per_read(self, chunk_bytes: int) -> int:
+        """Rows to read at a time: a whole chunk, or a part of one if later rows may be wider; reads are joined."""
+        if self.same_width:  # and a bit for each value, in whole bytes, that says whether it is there
+            widths = [fixed_width(kind) for kind in self.inputs.schema.types]
+            return max(1, (chunk_bytes - len(widths)) * 8 // (8 * sum(widths) + len(widths)))
         return int(max(1, min(self.share.most_rows, self.share.chunk_bytes // (8 * self.row_bytes))))
 
     @property

@@ -14,13 +14,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins import _check
 from ballsbins._extras import Later
+from ballsbins.batch_files.gather import ReusedMemory, ordered_rows
+from ballsbins.batch_files.row_files import RawRows, RowFile, RowLayout, load_rows, load_some_rows
 from ballsbins.batch_files.row_order import Bucket
 from ballsbins.errors import InvalidInputError
 
@@ -36,6 +38,7 @@ _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any da
 _MOST = 6 * 10**9
 _LEAST_OF_WORKER = 120 * 10**6  # data memory that a worker needs to work on pieces of a reasonable size
 _PIECE_BYTES = 2**17  # the smallest piece of a file that is worth writing separately
+_CHUNK_BYTES = 2**24  # bytes of rows that are worth reading at a time: decoding has costs per read and column
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -158,18 +161,28 @@ class BucketSort:
     """Sorts rows by place within a memory limit, using files in a directory of its own."""
 
     def __init__(
-        self, directory: Path, schema: pa.Schema, memory: Memory, ranges: Ranges, writers: int = 1
+        self,
+        directory: Path,
+        schema: pa.Schema,
+        memory: Memory,
+        ranges: Ranges,
+        writers: int = 1,
+        reused: ReusedMemory | None = None,
     ) -> None:
-        """Sort rows of `schema` into the files of `ranges`; each writer has files of its own."""
+        """Sort rows of `schema` into the files of `ranges`; each writer has files of its own.
+
+        Sorts that one thread uses in turn may share the memory `reused`.
+        """
         extra = [arrow.field("position", arrow.int64()), arrow.field("place", arrow.uint32())]
         self._directory, self._memory, self.ranges = directory, memory, ranges
-        self._schema, self._spilled = schema, arrow.schema([*schema, *extra])
-        self._files: list[list[_StreamFile | None]] = [[None] * len(ranges) for _ in range(writers)]
+        self._schema, self._layout = schema, RowLayout(arrow.schema([*schema, *extra]))
+        self._reused = reused or ReusedMemory()
+        self._files: list[list[RowFile | None]] = [[None] * len(ranges) for _ in range(writers)]
 
     @property
     def piece_bytes(self) -> int:
         """How many bytes of rows to add at a time, so that pieces of files are large enough to be worth writing."""
-        return min(self._memory.chunk_bytes, 2 * len(self.ranges) * _PIECE_BYTES)
+        return min(self._memory.chunk_bytes, max(_CHUNK_BYTES, 2 * len(self.ranges) * _PIECE_BYTES))
 
     def add(
         self,
@@ -180,22 +193,24 @@ class BucketSort:
     ) -> None:
         """Write rows to the files of their places. Only one thread at a time may call this for a given writer."""
         columns = [*rows.columns, arrow.array(positions), arrow.array(places)]
-        whole = arrow.RecordBatch.from_arrays(columns, schema=self._spilled)
+        whole = arrow.RecordBatch.from_arrays(columns, schema=self._layout.schema)
         files = self._files[writer]
         numbers = np.zeros(len(places), dtype=np.uint16)  # the file that each row goes to
         if len(files) > 1:
             numbers = self.ranges.number_of(places)
-            whole = whole.take(arrow.array(np.argsort(numbers, kind="stable").astype(np.uint32)))
-        ends = np.cumsum(np.bincount(numbers, minlength=len(files)))
+            whole = ordered_rows(whole, np.argsort(numbers, kind="stable"), self._reused, "scatter")
+        raw = RawRows(self._layout, whole)
+        ends = np.cumsum(np.bincount(numbers, minlength=len(files))).tolist()
         for number, (stop, start) in enumerate(zip(ends, [0, *ends[:-1]], strict=True)):
             if stop == start:
                 continue
             file = files[number]
             if file is None:
                 begin, end = self.ranges.span(number)
-                name = f"rows-{begin}-{end}-{writer}.arrow"
-                file = files[number] = _StreamFile(self._directory / name, self._spilled)
-            file.write(whole.slice(start, stop - start))
+                file = files[number] = RowFile(
+                    self._directory / f"rows-{begin}-{end}-{writer}.bin", self._layout
+                )
+            file.write(raw, start, stop)
 
     def close(self) -> None:
         """Close all files, after the last rows or an error."""
@@ -207,7 +222,7 @@ class BucketSort:
     def buckets(self, begin: int, end: int) -> Iterator[Bucket]:
         """Give the rows of the places begin … end − 1 (whole ranges), in buckets of ascending places.
 
-        Each bucket fits in memory. Files are removed as they are read.
+        Each bucket fits in memory, and is valid until the next one is requested. Files are removed as they are read.
         """
         for number in range(len(self.ranges)):
             first, stop = self.ranges.span(number)
@@ -222,33 +237,20 @@ class BucketSort:
             for file in files:
                 file.path.unlink(missing_ok=True)
 
-    def _scattered_again(self, begin: int, end: int, files: list[_StreamFile], size: int) -> Iterator[Bucket]:
+    def _scattered_again(self, begin: int, end: int, files: list[RowFile], size: int) -> Iterator[Bucket]:
         wanted = min(-(-size // self._memory.bucket_bytes), self._memory.max_files)
-        finer = BucketSort(self._directory, self._schema, self._memory, Ranges.even(begin, end, wanted))
+        ranges = Ranges.even(begin, end, wanted)
+        finer = BucketSort(self._directory, self._schema, self._memory, ranges, reused=self._reused)
         try:
-            for batch in self._read(files):
-                positions, places = (_numpy(batch.column(place)) for place in (-2, -1))
-                finer.add(0, batch.select(list(range(len(self._schema)))), positions, places)
+            for table in load_some_rows(self._layout, files, self._memory.chunk_bytes, self._reused):
+                rows, positions, places = self._parts(table)
+                for batch in rows.to_batches():  # one batch, since every column is one array
+                    finer.add(0, batch, positions, places)
         finally:
             finer.close()
         yield from finer.buckets(begin, end)
 
-    def _read(self, files: list[_StreamFile]) -> Iterator[pa.RecordBatch]:
-        waiting: list[Any] = []
-        held = 0
-        for file in files:
-            with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
-                # Join small pieces, otherwise the next scattering would make them smaller still.
-                for batch in reader:
-                    waiting.append(batch)
-                    held += batch.nbytes
-                    if held >= self._memory.chunk_bytes:
-                        yield arrow.concat_batches(waiting)
-                        waiting, held = [], 0
-        if waiting:
-            yield arrow.concat_batches(waiting)
-
-    def _load(self, begin: int, end: int, files: list[_StreamFile], size: int) -> Bucket:
+    def _load(self, begin: int, end: int, files: list[RowFile], size: int) -> Bucket:
         if size > self._memory.largest_bucket:
             raise InvalidInputError(
                 "the memory limit",
@@ -256,33 +258,9 @@ class BucketSort:
                 "large enough for some times the rows of one batch",
                 "Take more steps, or a larger limit: --memory.",
             )
-        tables = [self._spilled.empty_table()]
-        for file in files:
-            with arrow.OSFile(str(file.path)) as source, arrow.ipc.open_stream(source) as reader:
-                tables.append(reader.read_all())
-        table = arrow.concat_tables(tables).combine_chunks()
-        positions, places = (_numpy(table.column(place)) for place in (-2, -1))
-        return Bucket(begin, end, table.select(list(range(len(self._schema)))), positions, places)
+        return Bucket(begin, end, *self._parts(load_rows(self._layout, files, self._reused)))
 
-
-class _StreamFile:
-    """A file of record batches."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.path, self.bytes = path, 0
-        self._sink = arrow.OSFile(str(path), "wb")
-        self._writer = arrow.ipc.new_stream(self._sink, schema)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
-        self.bytes = int(self._sink.tell())
-
-    def close(self) -> None:
-        if not self._sink.closed:
-            self._writer.close()
-            self._sink.close()
-
-
-def _numpy(column: Any) -> NDArray[Any]:
-    values: NDArray[Any] = column.to_numpy()
-    return values
+    def _parts(self, table: pa.Table) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.uint32]]:
+        """The columns of the input, the positions and the places."""
+        positions, places = (table.column(number).chunk(0).to_numpy() for number in (-2, -1))
+        return table.select(list(range(len(self._schema)))), positions, places

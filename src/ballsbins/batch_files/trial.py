@@ -10,6 +10,7 @@ import numpy as np
 
 from ballsbins._extras import Later
 from ballsbins.batch_files.inputs import Inputs
+from ballsbins.batch_files.row_files import RowLayout
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.samplers import BallsAndBins, new_key
 
@@ -71,14 +72,15 @@ class Trial:
         table = sample(inputs)
         if identity is not None:
             BallsAndBins(1).bins_of(new_key(), 0, identity.of(table, 0).as_list())
-        bucket = arrow.BufferOutputStream()
-        with arrow.ipc.new_stream(bucket, table.schema) as writer:
-            writer.write_table(mixed(table).combine_chunks())
+        layout = RowLayout(table.schema)
+        spilled = sum(layout.bytes_of(batch) for batch in mixed(table).combine_chunks().to_batches())
         compressed = sum(sizes(mixed(table), list(better)).values())
         seconds = time.perf_counter() - begin
+        arrow.default_memory_pool().release_unused()
         rows = max(table.num_rows, 1)
-        spilled = bucket.tell() / rows + KEPT_BYTES
-        return Trial(table.nbytes / rows, spilled, compressed / rows, seconds / rows, better)
+        return Trial(
+            table.nbytes / rows, spilled / rows + KEPT_BYTES, compressed / rows, seconds / rows, better
+        )
 
 
 def sample(inputs: Inputs) -> pa.Table:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ballsbins._extras import Later
 from ballsbins.batch_files.build_plan import BuildPlan
 from ballsbins.batch_files.format import Manifest, StoredFile
+from ballsbins.batch_files.gather import ReusedMemory
 from ballsbins.batch_files.inputs import Digests, Inputs, Piece
 from ballsbins.batch_files.row_order import RowOrder
 from ballsbins.batch_files.sort import BucketSort
@@ -80,8 +81,16 @@ class Scattered:
         plan.require_memory()
         self._plan, self._row_orders = plan, row_orders
         self.workers = Workers(plan.workers)
+        self._reused = ReusedMemory()
         self.sorts = [
-            BucketSort(scratch, plan.row_schema, plan.share, plan.ranges(row_order.num_places), plan.workers)
+            BucketSort(
+                scratch,
+                plan.row_schema,
+                plan.share,
+                plan.ranges(row_order.num_places),
+                plan.workers,
+                self._reused,
+            )
             for row_order, scratch in zip(row_orders, scratches, strict=True)
         ]
         self.digests: Digests = {}
@@ -115,7 +124,7 @@ class Scattered:
         block = plan.dictionaries.block_bytes(
             max(sort.piece_bytes for sort in self.sorts), plan.share.chunk_bytes
         )
-        for read_bytes, batch in joined(plan.inputs, plan.rows_per_read, block, pieces, self.digests):
+        for read_bytes, batch in joined(plan.inputs, plan.rows_per_read(block), block, pieces, self.digests):
             self.workers.check()
             positions = np.arange(start, start + batch.num_rows)
             rows = plan.dictionaries.encode(batch, start)
@@ -124,6 +133,12 @@ class Scattered:
             start += batch.num_rows
             progress.add(batch.num_rows, read_bytes - read_before)
             read_before = read_bytes
+            del batch, rows  # or they would be held while the next ones are read
+            if (
+                not plan.same_width
+            ):  # Arrow's memory pool would keep gaps that the next, other sizes do not fit
+                arrow.default_memory_pool().release_unused()
+        self._reused.clear()
         return start - begin
 
     def write_parts(
@@ -146,6 +161,7 @@ class Scattered:
                 compression=plan.compression,
                 first_part=manifest.part_of(span[0]) if row_order.num_places == manifest.steps else 0,
                 dictionary_encoded=plan.dictionary_encoded,
+                reused=self._reused,
             )
             try:
                 for batches in row_order.arrange(sort.buckets(*span)):
@@ -195,7 +211,7 @@ def joined(
     pieces: Sequence[Piece] | None = None,
     digests: Digests | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Read `rows` rows at a time and join them to chunks of a given size in memory, however wide the rows are.
+    """Read `rows` rows at a time and join them to chunks of at most a given size, however wide the rows are.
 
     Gives (approximate bytes of the files read so far, a chunk). Small chunks would lead to small pieces of buckets.
     """
@@ -205,10 +221,18 @@ def joined(
         parts = -(-batch.nbytes // chunk_bytes)  # rows may turn out far wider than the first ones
         length = -(-batch.num_rows // max(parts, 1))
         for begin in range(0, batch.num_rows, max(length, 1)):
-            waiting.append(batch.slice(begin, length))
-            held += waiting[-1].nbytes
-            if held >= chunk_bytes:
-                yield read_bytes, waiting[0] if len(waiting) == 1 else arrow.concat_batches(waiting)
-                waiting, held = [], 0
+            part = batch.slice(begin, length)
+            if waiting and held + part.nbytes > chunk_bytes:
+                yield read_bytes, _one_batch(waiting)
+                held = 0
+            waiting.append(part)
+            held += part.nbytes
     if waiting:
-        yield read_bytes, arrow.concat_batches(waiting)
+        yield read_bytes, _one_batch(waiting)
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Join batches, and empty the list, so that they are not held beside the joined one."""
+    whole = batches[0] if len(batches) == 1 else arrow.concat_batches(batches)
+    batches.clear()
+    return whole

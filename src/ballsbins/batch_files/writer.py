@@ -24,6 +24,7 @@ from ballsbins.batch_files.format import (
     Manifest,
     StoredFile,
 )
+from ballsbins.batch_files.gather import ReusedMemory, ordered_rows
 from ballsbins.batch_files.row_order import Arranged
 from ballsbins.batch_files.store import Location
 
@@ -35,6 +36,7 @@ parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
 # Limit of a row group in bytes, in case later rows are wider than the first ones; a single batch may exceed it.
 _MOST_BYTES = 1 << 25
+_SINK_BUFFER = 1 << 20  # bytes that are hashed and handed to the system at a time
 _TAKEN_GROUPS = 8  # row groups whose rows are put in order at once
 _MOST_PADDED = 1 << 20  # rows, including blank ones, that are put in order at once
 
@@ -56,6 +58,7 @@ class PartsWriter:
         compression: str,
         first_part: int = 0,
         dictionary_encoded: Sequence[str] | bool = True,
+        reused: ReusedMemory | None = None,
     ) -> None:
         """Start at the beginning of a part.
 
@@ -67,6 +70,7 @@ class PartsWriter:
             compression: of the Parquet files.
             first_part: the part that begins with the first batch to write.
             dictionary_encoded: the columns that Parquet encodes with a dictionary of its own; True for all columns.
+            reused: memory for ordering rows, if several writers are used in turn.
         """
         self._directory, self._manifest = directory, manifest
         self._schema = written_schema(schema, padded=manifest.padded_to is not None)
@@ -74,7 +78,7 @@ class PartsWriter:
         self._options = {"compression": compression, "use_dictionary": dictionary_encoded}
         self._step = first_part * manifest.batches_per_file  # the next step to write
         self._sizes: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-        self._suffix = _suffix()
+        self._suffix, self._reused = _suffix(), reused or ReusedMemory()
         self._open: _Part | None = None
         self.parts: list[StoredFile] = []
 
@@ -112,8 +116,8 @@ class PartsWriter:
         group = max(1, min(self._rows_per_group, int(_MOST_BYTES / max(width, 1))))
         for begin, end in _runs(ends, first, stop, _TAKEN_GROUPS * group):
             order, groups = self._by_rank(batches, ends, begin, end, group)
-            # Gather all rows of a column before the next, so that the column stays in the cache.
-            taken = batches.table.take(arrow.array(order.astype(np.uint32)))
+            # This gathers all rows of a column before the next, so that the column stays in the cache.
+            taken = ordered_rows(batches.table, order, self._reused, "gather")
             if taken.schema != self._schema:
                 taken = taken.cast(self._schema)
             done = 0
@@ -158,23 +162,28 @@ class _Part:
         self._location, self._groups = location, list[tuple[int, str]]()
         self._creating = location.create()
         self._sink = self._creating.__enter__()
+        # Parquet writes thousands of small pieces, and each call of a Python object costs as much as 10 kB.
+        self._buffered = arrow.BufferedOutputStream(arrow.PythonFile(self._sink, mode="w"), _SINK_BUFFER)
         # Rows are in random order, so statistics would not help to find a row.
-        self._file = parquet.ParquetWriter(self._sink, schema, write_statistics=False, **options)
+        self._file = parquet.ParquetWriter(self._buffered, schema, write_statistics=False, **options)
 
     def write(self, table: pa.Table) -> None:
         """Write one row group, which may be empty."""
         self._file.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._buffered.flush()
         self._groups.append((self._sink.bytes, self._sink.section()))
 
     def close(self) -> StoredFile:
         self._file.add_key_value_metadata({ROW_GROUPS_KEY: json.dumps(self._groups)})
         self._file.close()
+        self._buffered.close()
         self._creating.__exit__(None, None, None)
         return StoredFile(self._location.name, self._sink.bytes, self._sink.checksum)
 
     def abandon(self) -> None:
-        with suppress(OSError, arrow.ArrowException):
-            self._file.close()
+        for stream in (self._file, self._buffered):
+            with suppress(OSError, arrow.ArrowException):
+                stream.close()
         reason = RuntimeError("the part is not wanted")
         self._creating.__exit__(type(reason), reason, None)
 
