@@ -105,6 +105,17 @@ def test_views_without_a_copy(stored):
     assert not any(batch["row"].flags.owndata for batch, _ in arrays(BatchFiles.open(stored), 0))
 
 
+def test_arrays_to_write_to_are_views_too_and_belong_to_one_reader(stored):
+    files = BatchFiles.open(stored)
+    for (batch, _), (again, _) in zip(arrays(files, 0, writable=True), arrays(files, 0), strict=True):
+        assert not batch["row"].flags.owndata
+        assert isinstance(batch["row"].base.base, pa.Buffer)
+        batch["row"] += 1
+        batch["x"][:] = 0
+        assert np.array_equal(batch["row"], again["row"] + 1)
+        assert again["x"].any()
+
+
 def test_chosen_columns(stored):
     files = BatchFiles.open(stored)
     assert next(files.batches(0, columns=["x", "row"])).column_names == ["x", "row"]
