@@ -10,7 +10,7 @@ from ballsbins.batch_files import BatchFiles
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
-from ballsbins.batch_files.part_reader import PartReader
+from ballsbins.batch_files.part_bytes import _Mapped
 from ballsbins.batch_files.reader import OtherWorldSizeWarning, padded_arrays
 from ballsbins.errors import InvalidInputError
 
@@ -41,13 +41,13 @@ def whole(folder, key, tiny, tmp_path_factory):
 def read_bytes(monkeypatch):
     """The bytes that are read from parts, counted."""
     counted = [0]
-    plain = PartReader._read
+    plain = _Mapped.get
 
-    def read(self, begin, end, buffer):
+    def get(self, begin, end):
         counted[0] += end - begin
-        return plain(self, begin, end, buffer)
+        return plain(self, begin, end)
 
-    monkeypatch.setattr(PartReader, "_read", read)
+    monkeypatch.setattr(_Mapped, "get", get)
     return counted
 
 

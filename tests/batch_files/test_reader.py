@@ -1,8 +1,8 @@
 """Batch files are read from any step, by any number of ranks, into PyTorch and JAX."""
 
 import json
+import mmap
 import shutil
-import threading
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from ballsbins import BallsAndBins, Shuffle
-from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files import BatchFiles, part_bytes
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import BuildPlan, plan_build
 from ballsbins.batch_files.inputs import open_inputs
@@ -105,6 +105,17 @@ def test_views_without_a_copy(stored):
     assert not any(batch["row"].flags.owndata for batch, _ in arrays(BatchFiles.open(stored), 0))
 
 
+def test_arrays_to_write_to_are_views_too_and_belong_to_one_reader(stored):
+    files = BatchFiles.open(stored)
+    for (batch, _), (again, _) in zip(arrays(files, 0, writable=True), arrays(files, 0), strict=True):
+        assert not batch["row"].flags.owndata
+        assert isinstance(batch["row"].base.base, pa.Buffer)
+        batch["row"] += 1
+        batch["x"][:] = 0
+        assert np.array_equal(batch["row"], again["row"] + 1)
+        assert again["x"].any()
+
+
 def test_chosen_columns(stored):
     files = BatchFiles.open(stored)
     assert next(files.batches(0, columns=["x", "row"])).column_names == ["x", "row"]
@@ -127,13 +138,25 @@ def test_the_repr_shows_public_facts_only(stored):
     assert repr(BatchFiles.open(stored)) == f"BatchFiles({str(stored)!r}, {SAMPLER!r})"
 
 
-def test_reading_that_is_broken_off_leaves_no_thread(stored):
-    before = threading.active_count()
-    reading = BatchFiles.open(stored).batches(0)
-    next(reading)
-    assert threading.active_count() > before
-    reading.close()
-    assert threading.active_count() == before
+def test_what_comes_next_is_announced_unless_it_is_in_memory(stored, monkeypatch):
+    """The kernel reads it from the disk while the present rows are used."""
+    announced = []
+
+    class Memory(mmap.mmap):
+        def madvise(self, option, start, length):
+            announced.append((option, start, length))
+
+    monkeypatch.setattr(mmap, "mmap", Memory)
+    for cached, expected in ((True, False), (False, True)):
+        monkeypatch.setattr(part_bytes._Mapped, "_cached", lambda self, place, cached=cached: cached)
+        list(BatchFiles.open(stored).batches(0))
+        assert bool(announced) == expected
+    assert {option for option, _, _ in announced} == {mmap.MADV_WILLNEED}
+    assert all(start % mmap.PAGESIZE == 0 and length > 0 for _, start, length in announced)
+
+
+def test_no_batch_carries_the_sizes_of_row_groups_in_its_schema(stored):
+    assert {batch.schema.metadata for batch in BatchFiles.open(stored).batches(0)} == {None}
 
 
 def test_arrays_of_one_shape_for_jax(stored, key):
@@ -267,12 +290,12 @@ def test_columns_other_than_the_manifest_says_are_refused(stored, tmp_path):
 
 
 def test_a_flipped_bit_is_found_wherever_it_is(stored, tmp_path):
-    """The thread that reads ahead meets it; who reads is told, and no thread is left. So does `verify`."""
+    """Reading finds it before anything is decoded from it, and so does `verify`."""
     epoch = copied(stored, tmp_path)
     part = the_part(epoch, 2)
     content = part.read_bytes()
     places = np.random.default_rng(7).integers(0, len(content), 60).tolist()
-    files, before = BatchFiles.open(epoch.parent), threading.active_count()
+    files = BatchFiles.open(epoch.parent)
     for place in [0, 3, 4, *places, *range(len(content) - 12, len(content))]:
         flipped = bytearray(content)
         flipped[place] ^= 1 << place % 8
@@ -281,7 +304,6 @@ def test_a_flipped_bit_is_found_wherever_it_is(stored, tmp_path):
             list(files.batches(0, 14))
         with pytest.raises(DataError, match=r"part-000002-\w+\.parquet' is damaged"):
             files.verify(0)
-    assert threading.active_count() == before
     part.write_bytes(content)
     files.verify(0)
 

@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from ballsbins.batch_files.build import build, build_epochs
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.epoch_directory import remove_epoch
 from ballsbins.batch_files.inputs import open_inputs
+from ballsbins.batch_files.sort import Memory
 from ballsbins.batch_files.store import located
 from ballsbins.cli import main
 from ballsbins.errors import DataError, InvalidInputError
@@ -26,6 +29,13 @@ from ballsbins.errors import DataError, InvalidInputError
 from .s3_store import BUCKET, serving
 
 ROWS, STEPS, SEED = 3_000, 12, 3
+
+
+@dataclass(frozen=True)
+class Small(Memory):
+    """Row groups of a few batches."""
+
+    row_group_bytes = 10_000
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +114,23 @@ def test_from_store_to_store_and_back(address, inputs, store):
     assert names_of(out, 0) == set()
     with pytest.raises(DataError, match="Epoch 0 is not in 's3://"):
         remove_epoch(out, 0)
+
+
+def test_a_thread_fetches_the_next_row_group_and_ends_with_the_reading(address, inputs, store):
+    out = f"{address}/out"
+    build(planned(inputs, memory=Small()), out, Key.from_seed(SEED))
+    reading = BatchFiles.open(out).batches(0)
+    first = next(reading)
+
+    def fetching():
+        return [thread for thread in threading.enumerate() if thread.name.startswith("ballsbins-fetch")]
+
+    assert fetching(), "there is more than one row group"
+    assert [first["row"].to_pylist()] == expected()[:1]
+    reading.close()
+    assert not fetching()
+    assert rows_of(out) == expected()
+    assert not fetching()
 
 
 def test_an_assignment_in_a_store(address, inputs):

@@ -194,7 +194,7 @@ class Converter:
     """Converts batches of one schema to NumPy arrays, whose dtypes and shapes the schema decides."""
 
     def __init__(self, schema: pa.Schema, *, writable: bool = False) -> None:
-        """Analyse the schema, once for all batches; writable arrays are never views of what was read."""
+        """Analyse the schema, once for all batches; for writable arrays, nobody else may use what is converted."""
         self.columns, self._writable = columns_of(schema), writable
         self._lists = [column for column in self.columns if column.lists]
         self._steps = [_conversion(column, entry) for column, entry in zip(self.columns, schema, strict=True)]
@@ -246,9 +246,17 @@ def _add_numbers(column: Column, array: pa.Array, found: Arrays) -> None:
         array = array.storage
     valid = array.is_valid() if column.masked and array.null_count else None
     whole = array.fill_null(0) if valid is not None else array
-    found[column.name] = whole.to_numpy(zero_copy_only=False)
+    found[column.name] = _in_place(whole) if not whole.null_count else whole.to_numpy(zero_copy_only=False)
     if column.masked:
         found[column.name + VALID] = _mask(valid, len(array))
+
+
+def _in_place(array: pa.Array) -> NDArray[Any]:
+    """Numbers, none of them missing, as a view that may be written to if Arrow's memory may."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    memory = array.buffers()[1] or b""
+    begin = array.offset * dtype.itemsize if memory else 0
+    return np.frombuffer(memory, dtype, len(array), begin)
 
 
 def _mask(valid: pa.Array | None, rows: int) -> NDArray[np.bool_]:

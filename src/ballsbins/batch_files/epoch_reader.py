@@ -1,13 +1,12 @@
-"""Read one epoch of batch files: its row groups in order, a little ahead of use, cut into batches."""
+"""Read one epoch of batch files: its row groups in order, each cut into batches."""
 
 from __future__ import annotations
 
 import io
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from ballsbins._extras import Later
 from ballsbins.batch_files.columns import Arrays, Converter
 from ballsbins.batch_files.format import Files, Manifest, StoredFile
-from ballsbins.batch_files.part_reader import PartReader, ReadBuffer, damaged, require_checksum
+from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
 from ballsbins.batch_files.store import Location
 from ballsbins.errors import DataError
 
@@ -24,15 +23,13 @@ if TYPE_CHECKING:
 
 arrow = Later("pyarrow", feature="Reading batch files", extra="data")
 
-_AHEAD = 1  # pieces to read before they are requested
-
 
 class EpochReader:
     """The files of one epoch: where each batch begins, and the row groups from a given row on."""
 
     def __init__(self, directory: Location, manifest: Manifest) -> None:
         """Take the directory of the epoch."""
-        self.directory, self.manifest, self._buffer = directory, manifest, ReadBuffer()
+        self.directory, self.manifest = directory, manifest
         if manifest.files is None:
             raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
         self.files: Files = manifest.files
@@ -73,7 +70,7 @@ class EpochReader:
     def part(self, number: int, file: StoredFile) -> PartReader:
         """Open a part."""
         place = self.directory / file.name
-        opened = PartReader(place, file, self._buffer)
+        opened = PartReader(place, file)
         per_file, steps = self.manifest.batches_per_file, self.manifest.steps
         begin, end = (self.offsets[min(step, steps)] for step in (number * per_file, (number + 1) * per_file))
         if sum(opened.rows) != end - begin or len(opened.rows) % self.manifest.world_size:
@@ -109,8 +106,14 @@ class _Piece(NamedTuple):
     skip: int
     first_row: int
 
-    def read(self, columns: list[str] | None) -> pa.RecordBatch:
-        tables = [self.part.read(group, columns) for group in self.groups]
+    def read(self, columns: list[str] | None, following: _Piece | None) -> pa.RecordBatch:
+        """Read the rows; what comes next is fetched while these are decoded and used."""
+        then = None if following is None else partial(following.part.expect, following.groups[0])
+        expected = [*(partial(self.part.expect, group) for group in self.groups[1:]), then]
+        tables = [
+            self.part.read(group, columns, next_one)
+            for group, next_one in zip(self.groups, expected, strict=True)
+        ]
         table = tables[0] if len(tables) == 1 else self._in_order(arrow.concat_tables(tables))
         for name, empty in self.epoch.dictionaries.items():
             if name in table.column_names:
@@ -121,7 +124,8 @@ class _Piece(NamedTuple):
                 )
                 field = table.field(place).with_type(empty.type)
                 table = table.set_column(place, field, values)
-        return _one_batch(table).slice(self.skip)
+        batch = _one_batch(table)
+        return batch.slice(self.skip) if self.skip else batch
 
     def _in_order(self, table: pa.Table) -> pa.Table:
         """Restore batch order for a run of batches whose rows come rank by rank."""
@@ -134,11 +138,11 @@ class _Piece(NamedTuple):
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as one record batch, whose slices cost a fifth of a table's."""
-    if any(column.num_chunks != 1 for column in table.columns):
-        table = table.combine_chunks()
-    columns = [column.chunk(0) for column in table.columns]
-    return arrow.RecordBatch.from_arrays(columns, schema=table.schema)
+    """A table, which has rows, as one record batch, whose slices cost a third of a table's; without metadata."""
+    batches = table.to_batches()
+    if len(batches) > 1:
+        batches = table.combine_chunks().to_batches()
+    return batches[0].replace_schema_metadata(None)
 
 
 def read_batches(
@@ -147,11 +151,11 @@ def read_batches(
     """Give one rank's batches of an epoch from step `start` on."""
     own = epoch.manifest.world_size == ranks
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
-        begin = 0
-        for size in sizes:
-            batch = piece.slice(begin, size)
-            yield batch if own else batch.take(arrow.array(np.arange(rank, size, ranks)))
-            begin += size
+        batches = map(piece.slice, accumulate(sizes, initial=0), sizes)
+        if own:
+            yield from batches
+        else:
+            yield from (batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks))) for batch in batches)
 
 
 def read_arrays(
@@ -181,20 +185,16 @@ def _read_pieces(
     It holds the rows of all ranks, unless the files are laid out for this number of ranks.
     """
     own = epoch.manifest.world_size == ranks
-    stream = _read_ahead(epoch.pieces(start, rank if own else None), columns)
     sizes = (epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets))[start:]
     ends = np.cumsum(sizes)
     rows = given = 0
-    try:
-        for piece in stream:
-            rows += piece.num_rows
-            stop = int(np.searchsorted(ends, rows, side="right"))  # including the empty batches that follow
-            if stop == given or ends[stop - 1] != rows:
-                raise damaged(epoch.directory)
-            yield piece, sizes[given:stop].tolist()
-            given = stop
-    finally:
-        stream.close()
+    for piece in _read_in_turn(epoch.pieces(start, rank if own else None), columns):
+        rows += piece.num_rows
+        stop = int(np.searchsorted(ends, rows, side="right"))  # including the empty batches that follow
+        if stop == given or ends[stop - 1] != rows:
+            raise damaged(epoch.directory)
+        yield piece, sizes[given:stop].tolist()
+        given = stop
     if given < len(sizes):
         if sizes[given:].any():
             raise damaged(epoch.directory)
@@ -213,17 +213,18 @@ def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
     return batch if columns is None else batch.select(columns)
 
 
-def _read_ahead(pieces: Iterator[_Piece], columns: list[str] | None) -> Any:
-    """Give the tables of row groups, which a separate thread reads a little before they are requested."""
-    with ThreadPoolExecutor(1, thread_name_prefix="ballsbins-read") as pool:
-        waiting: deque[Future[Any]] = deque()
-        try:
-            for piece in pieces:
-                waiting.append(pool.submit(piece.read, columns))
-                if len(waiting) > _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+def _read_in_turn(pieces: Iterator[_Piece], columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """Give the rows of each piece, and close a part after its last piece."""
+    piece = following = next(pieces, None)
+    try:
+        while piece is not None:
+            following = next(pieces, None)
+            read = piece.read(columns, following)
+            if following is None or following.part is not piece.part:
+                piece.part.close()
+            piece = following
+            yield read
+    finally:
+        for left in (piece, following):
+            if left is not None:
+                left.part.close()

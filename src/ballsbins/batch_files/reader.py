@@ -1,4 +1,4 @@
-"""Read batch files front to back: one batch per step, starting at any (epoch, step), a little ahead of use."""
+"""Read batch files front to back: one batch per step, starting at any (epoch, step)."""
 
 from __future__ import annotations
 
@@ -314,8 +314,9 @@ def arrays(
     """Give (the arrays, the number of rows) of each batch; `batch_files.columns` describes the arrays.
 
     Every path from batch files to arrays goes through here: `padded_arrays`, the PyTorch dataset and the trainer.
-    It takes the arguments of `BatchFiles.batches` and checks them at once. The arrays are views of what was read, or
-    of one copy of it if they must be `writable`. So keeping one batch also keeps some others in memory.
+    It takes the arguments of `BatchFiles.batches` and checks them at once. The arrays are views of what was read,
+    which nobody else sees, or of one copy of it where that is not `writable`. So keeping one batch also keeps some
+    others in memory.
     """
     return read_arrays(*files._request(epoch, start, rank, ranks, columns), writable=writable)
 

@@ -77,9 +77,9 @@ class BatchDataset(IterableDataset[TensorBatch]):
     """The batches of one epoch from step `start` on, as dicts of tensors (text as lists), including empty batches.
 
     Use it with batch_size=None, because each item is already a batch. `batch_files.columns` describes the tensors,
-    which are the same in every batch. A thread reads ahead, so `num_workers=0` is best for most loops, and 1 if the
-    training loop leaves Python no time. More workers do not read faster: each of them reads all files and gives its
-    share of the steps, in order. To divide the reading among training processes, build with --world-size.
+    which are the same in every batch. Reading is cheap beside training, so `num_workers=0` is best for most loops.
+    More workers do not read faster: each of them reads all files and gives its share of the steps, in order. To
+    divide the reading among training processes, build with --world-size.
     """
 
     def __init__(
