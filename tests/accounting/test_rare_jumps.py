@@ -116,3 +116,10 @@ def test_a_split_of_v_has_no_such_bound():
     ):
         size = np.abs(1.0 + moments.line(1.05, line, 1000, split, jumps=False).body.value)
         assert (size.argmax() == 0) == largest_at_real
+
+
+def test_nodes_are_never_so_many_that_memory_runs_out():
+    """With two steps, the losses below a narrow split would need 10⁸ of them: 13 GB."""
+    moments = StepMoments(0.1, 2)
+    for at in (1e-2, 1e-6):
+        assert len(moments._points(moments.split_spacing(Split.at_valley(at, math.inf)))[0]) < 40_000

@@ -45,7 +45,8 @@ _FIRST, _FARTHEST = -3.7, 60.0  # t where g − s/2 is 10⁻¹⁹, and the large
 _DEEPEST = -3000.0  # do not survey log v below this
 _TURNS = 20.0  # radians of e^{iyk} that nodes in t can follow
 _LARGEST_LOG_Z = 690.0  # e^690 still fits into a double
-_MOST_NODES = 2**14  # no finer nodes than these, to limit the time
+# No finer nodes than these, to limit time and memory. With few steps, the losses of a narrow split would need more.
+_MOST_NODES, _FINEST = 2**14, 2.0**-8
 _FURTHER = 1.5  # if a survey was not deep enough, the next one goes this many times as deep
 
 
@@ -77,7 +78,8 @@ class StepMoments(Moments):
     def split_spacing(self, split: Split) -> float:
         """A fraction of the width of the split in g: the loss k changes with g at the rate s·(1 − (1−q)·e^{−k})."""
         rate = -self._s * math.expm1(-split.at + self.least)
-        return float(min(self.spacing, 2.0 ** math.floor(math.log2(split.width / (PER_WIDTH * rate)))))
+        fine = 2.0 ** math.floor(math.log2(split.width / (PER_WIDTH * rate)))
+        return float(min(self.spacing, max(fine, _FINEST)))
 
     def rough(self, c: Array, split: Split | None) -> Array:
         """Log M_body at real c outside of [0, 1]; if the law is split, from its density."""
