@@ -362,26 +362,6 @@ def test_an_epoch_in_an_object_store(session, inputs, tmp_path, monkeypatch):
         assert all(one.equals(two) for one, two in pairs)
 
 
-@pytest.mark.parametrize("identity", [None, "number"])
-def test_inputs_in_an_object_store(identity, session, inputs, tmp_path, monkeypatch):
-    """Executors read through pyarrow as the embedded engine does; Spark itself cannot reach the store."""
-    with serving() as store:
-        settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        monkeypatch.setattr(session.sparkContext, "environment", session.sparkContext.environment | settings)
-        for number, file in enumerate(inputs.files):
-            place = located(f"s3://batches/in/{number}.parquet")
-            place.write(Path(file.location.path).read_bytes())
-        stored = open_inputs(["s3://batches/in"])
-        planned = plan_build(stored, BallsAndBins(13), identity_column=identity)
-        local.build(planned, tmp_path / "embedded", KEY)
-        store.requests.clear()
-        spark.build(planned, tmp_path / "spark", KEY, session=session, parts=3)
-        assert any(asked.startswith("GET /batches/in/3.parquet") for asked in store.requests)
-    pairs = list(zip(*(batches_of(tmp_path / name, 0) for name in ("spark", "embedded")), strict=True))
-    assert sum(one.num_rows for one, _ in pairs) == ROWS
-    assert all(one.equals(two) for one, two in pairs)
-
-
 ASSIGNMENTS = {
     "bins by position": (BallsAndBins(13, max_batch_size=77, num_examples=ROWS), None),
     "bins by name": (BallsAndBins(13), "name"),

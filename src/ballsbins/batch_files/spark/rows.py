@@ -20,7 +20,6 @@ from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.spark import executor_functions as assignment
 from ballsbins.batch_files.spark.part_writer import BATCH, NAME, WORD
-from ballsbins.batch_files.spark.store_rows import ROW, read_pieces
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import BallsAndBins, Key, Poisson, Shuffle
 from ballsbins.samplers.base import even_cuts
@@ -107,14 +106,14 @@ def _first_ranks(plan: BuildPlan, manifest: Manifest) -> NDArray[np.int64]:
 
 IDENTITY = "__ballsbins_identity"
 _FILE, _ROW, _FIRST = "__ballsbins_file", "__ballsbins_row", "__ballsbins_first"
+_SCHEMES = {"s3": "s3a"}  # pyarrow.fs and Hadoop use different names for the same scheme
 
 
 def identified(
     spark: SparkSession, inputs: Inputs, counts: list[int] | None, identity: IdentityColumn | None
 ) -> DataFrame:
     """The input's columns and IDENTITY: the position of a row as an integer, or the bytes of a column."""
-    by_pieces = not _spark_reaches(inputs)
-    frame = read_pieces(spark, inputs) if by_pieces else _read(spark, inputs)
+    frame = _read(spark, inputs)
     columns = [sql.col(quoted(name)) for name in inputs.schema.names]
     if identity is not None:
         return frame.select(*columns, _as_bytes(identity, inputs.schema).alias(IDENTITY))
@@ -126,8 +125,6 @@ def identified(
             "Spark cannot number the rows of text files: name a unique column, convert them to Parquet, or use the "
             "embedded engine.",
         )
-    if by_pieces:
-        return frame.select(*columns, sql.col(ROW).alias(IDENTITY))
     files = spark.createDataFrame(_first_rows(frame, inputs, counts), f"{_FILE} string, {_FIRST} bigint")
     source = [
         sql.col("_metadata.file_path").alias(_FILE),
@@ -135,12 +132,6 @@ def identified(
     ]
     placed = frame.select(*columns, *source).join(sql.broadcast(files), _FILE)
     return placed.select(*columns, (sql.col(_FIRST) + sql.col(_ROW)).alias(IDENTITY))
-
-
-def _spark_reaches(inputs: Inputs) -> bool:
-    """Whether Spark reads these files without further libraries: those of a file system or of HDFS."""
-    location = inputs.files[0].location
-    return location.local is not None or location.address.startswith("hdfs://")
 
 
 def quoted(name: str) -> str:
@@ -208,7 +199,10 @@ def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tup
 
 def _address(file: File) -> str:
     """The address under which Spark finds a file."""
-    return f"file:{file.location.path}" if file.location.local is not None else file.shown
+    if file.location.local is not None:
+        return f"file:{file.location.path}"
+    scheme, _, rest = file.shown.partition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}://{rest}"
 
 
 def _normal(address: str) -> str:
