@@ -185,6 +185,8 @@ class ProductCurve(Curve):
                 laid[here] = True
                 log[here], error[here] = self._read(sheet, epsilon[here], direction)
         for row in np.flatnonzero(laid & (error > _GOOD))[:_MOST_OWN]:
+            if error[row] <= _ENOUGH and self._beside(float(epsilon[row]), float(log[row]), direction):
+                continue
             sheet = self._lay(direction, float(epsilon[row]), 0.0)
             if sheet is not None:
                 own, off = self._read(sheet, epsilon[row : row + 1], direction)
@@ -193,6 +195,10 @@ class ProductCurve(Curve):
         known = np.isfinite(error)
         off = np.where(known, error, 0.0)
         return np.stack([log - off, log, np.where(known, np.minimum(log + off, 0.0), 0.0)])
+
+    def _beside(self, epsilon: float, log_delta: float, direction: Direction) -> bool:
+        """Whether the other direction decides by far, so that more digits of this one would not matter."""
+        return log_delta < self._product(other(direction)).look(epsilon)[0] - _ASIDE
 
     @staticmethod
     def _read(sheet: Lines, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
