@@ -67,13 +67,11 @@ def test_a_guess_reaches_as_far_as_the_answer():
 
 @pytest.mark.parametrize("epsilon", [1.0, 20.0])
 def test_where_delta_is_nearly_one_it_is_said_at_once(epsilon):
-    """The bound holds for the closed form from the maximum, which is not as close, too."""
+    """Without a composition of seconds; with much noise, nothing of the kind is claimed."""
     curve = PoissonCurve(0.1257, 867, 14_439_018)
     found = curve.log_delta(np.array([epsilon, 700.0]), REMOVE)
     assert (found.lower >= -1e-12).all()
     assert (found.upper <= 0.0).all()
-    assert curve._maximum.log_delta(np.array([epsilon]), REMOVE).lower[0] <= 0.0
-    # with little to see nothing is claimed
     assert PoissonCurve(1.0, 1000, 1000).log_delta(np.array([epsilon]), REMOVE).lower[0] < -1.0
 
 
