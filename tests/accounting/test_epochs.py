@@ -243,7 +243,7 @@ def test_a_sketch_proves_no_loss_impossible():
 def test_all_jumps_together_are_the_whole(sigma, steps, k):
     """Where M falls off and M^n − M_body^n, too, a line of either has the same value within its error."""
     product = Product([(StepMoments(sigma, steps), steps)], REMOVE)
-    [whole] = product._ways(k)
+    [whole] = product._ways(k, k)
     [jumps] = product._any_jumps(k, whole.split.until)
     assert (jumps.terms[0].jumps, whole.terms[0].jumps) == (ANY, 0)
     at = np.array([0.95, 1.0, 1.05]) * k

@@ -82,7 +82,17 @@ class ProductCurve(Curve):
 
     def sketch(self, epsilon: Array, direction: Direction) -> Array:
         """Log δ at some ε ≥ 0, roughly, from sketches of the single runs: not a bound, but almost free."""
-        return self._product(direction).estimate(epsilon)
+        return np.array([self._look(float(e), direction)[0] for e in epsilon])
+
+    def _look(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """Log δ by the saddlepoint formula, and its slope."""
+        product = self._product(direction)
+        place = float(_places(epsilon / product.deviation)) * product.deviation
+        return product.look(epsilon, place + self._reach(place))
+
+    def _reach(self, place: float) -> float:
+        """How far around a place its sheet serves."""
+        return max(0.5 * _STRIDE * self._product(REMOVE).deviation, _REACH * place)
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""
@@ -93,7 +103,7 @@ class ProductCurve(Curve):
             x = 0.5 * (target + math.log(2.0))
             for _ in range(_MOST_LOOKS):
                 epsilon = product.deviation * math.exp(x)
-                log, slope = product.look(epsilon)
+                log, slope = self._look(epsilon, direction)
                 known[x] = y = _log_minus(log)
                 low, high = (x, high) if y < target else (low, x)
                 step = (target - y) / max(slope * epsilon / min(log, -_LEAST_LOG), _FLATTEST)
@@ -160,7 +170,7 @@ class ProductCurve(Curve):
         if poor.size:
             # where the other direction decides, an upper bound that shows this is enough
             upper = self.log_upper(epsilon[poor], direction)
-            aside = upper < self._product(other(direction)).estimate(epsilon[poor]) - _ASIDE
+            aside = upper < self.sketch(epsilon[poor], other(direction)) - _ASIDE
             rows[1:, poor[aside]] = upper[aside]
             poor = poor[~aside]
         if poor.size:
@@ -198,7 +208,7 @@ class ProductCurve(Curve):
 
     def _beside(self, epsilon: float, log_delta: float, direction: Direction) -> bool:
         """Whether the other direction decides by far, so that more digits of this one would not matter."""
-        return log_delta < self._product(other(direction)).look(epsilon)[0] - _ASIDE
+        return log_delta < self._look(epsilon, other(direction))[0] - _ASIDE
 
     @staticmethod
     def _read(sheet: Lines, epsilon: Array, direction: Direction) -> tuple[Array, Array]:
@@ -213,8 +223,7 @@ class ProductCurve(Curve):
     def _sheet(self, direction: Direction, place: float) -> Lines | None:
         key = (direction, place)
         if key not in self._sheets:
-            deviation = self._product(direction).deviation
-            self._sheets[key] = self._lay(direction, place, max(0.5 * _STRIDE * deviation, _REACH * place))
+            self._sheets[key] = self._lay(direction, place, self._reach(place))
         return self._sheets[key]
 
     def _lay(self, direction: Direction, epsilon: float, reach: float) -> Lines | None:
@@ -228,7 +237,7 @@ def _log_minus(log_delta: float) -> float:
     return math.log(max(-log_delta, _LEAST_LOG))
 
 
-def _places(x: Array) -> Array:
+def _places(x: Array | float) -> Array:
     """The nearest place to every ε, in deviations."""
     near = _STRIDE * np.round(x / _STRIDE)
     with np.errstate(divide="ignore"):

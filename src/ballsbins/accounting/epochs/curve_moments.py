@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 import scipy  # its parts, such as `scipy.fft`, load when they are first used
@@ -37,7 +38,8 @@ from ballsbins.accounting.epochs.survey import Split, Survey
 _MOST_POINTS = 2**17  # most points of one lattice, to limit time and memory
 _FIRST_SPACING = 0.25  # as a fraction of the spread: fine enough for most runs; every second point checks it
 _RATIOS = (0.125, 0.25, 0.5, 2.0, 4.0, 8.0)  # ratios of lattices that share points: spacings are powers of 2
-_FARTHER_LEFT = 1.3  # how much farther to the left a new lattice goes than its first question needs
+_FARTHER_LEFT, _FARTHER_RIGHT = 1.3, 1.5  # how much farther a new lattice goes than its first question needs
+_KEPT_KINKS = 4  # of one line: two spacings, common to all kinds of runs, and finer ones
 _SERIES = 0.25  # largest |x| for which seven terms of the series of log(x/sinh x) have all digits
 # where the slope of a split is evaluated, in its widths w: χ′ is e^{−(k/w)²}, 10⁻⁴⁰ at the ends
 _EDGE_REACH = np.linspace(-9.5, 9.5, 191)
@@ -104,7 +106,7 @@ class CurveMoments(Moments):
         # the sum over every second point adds the spectrum shifted by half its length
         fine, coarse = factor * sums, factor * (sums + mirrored)
         if kink:
-            fine, coarse = fine + _kink(u, h), coarse + _kink(u, 2.0 * h)
+            fine, coarse = fine + _kink(c, line, h), coarse + _kink(c, line, 2.0 * h)
         ends = float(np.exp(exponent[0] - top) + np.exp(exponent[-1] - top))
         relative = weighted_error(error, exponent - top)
         return Transform(
@@ -155,9 +157,10 @@ class CurveMoments(Moments):
         """Log v and its error on the lattice of spacing h, over the range that matters according to `tilted`."""
         some = np.flatnonzero(tilted > tilted.max() - DEEP)
         low = self.loss[some[0] - 1] if some[0] > 0 else self._end
+        high = self.loss[min(some[-1] + 1, tilted.size - 1)]
         if h not in self._lattices:  # one call for some more points now costs less than a second call later
             low = max(_FARTHER_LEFT * low, self._end)
-        high = self.loss[min(some[-1] + 1, tilted.size - 1)]
+            high = min(_FARTHER_RIGHT * high, self.loss[-1])
         first, last = math.floor(low / h), math.ceil(high / h)
         return first, *self._between(h, first, last)
 
@@ -215,8 +218,10 @@ def log_sinhc(x: Complex) -> Complex:
     return result
 
 
-def _kink(u: Complex, h: float) -> Complex:
-    """The contribution of the kink of v at 0 to the trapezoidal rule with spacing h."""
+@lru_cache(maxsize=_KEPT_KINKS)
+def _kink(c: float, line: Grid, h: float) -> Complex:
+    """The contribution of the kink of v at 0 to the trapezoidal rule with spacing h, along a line."""
+    u = np.asarray(c + 1j * line.y, dtype=np.complex128)
     return np.expm1(
         log_sinhc(0.5 * h * u) + log_sinhc(0.5 * h * (u - 1.0)) - log_sinhc(np.array([0.5 * h + 0j]))
     )

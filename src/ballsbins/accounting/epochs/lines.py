@@ -54,16 +54,23 @@ class Term:
     width: float
 
     @classmethod
-    def lowest(cls, jumps: int, k: float, away: Array, height: Array, *, right: bool) -> Term:
-        """The best of the candidates at distances `away` from 1 (right) or 0, refined by a parabola."""
-        at = int(np.clip(np.argmin(height), 1, height.size - 2))
-        x, y = np.log(away[at - 1 : at + 2]), height[at - 1 : at + 2]
+    def lowest(
+        cls, jumps: Sequence[int], k: float, away: Array, heights: Array, *, right: bool
+    ) -> list[Term]:
+        """For each number of jumps the best of the candidates at distances `away` from 1 (right) or 0.
+
+        `heights` has a row for each; the best candidate is refined by a parabola.
+        """
+        rows = np.arange(len(heights))
+        at = np.clip(np.argmin(heights, axis=1), 1, heights.shape[1] - 2)
+        x, y = np.log(away[[at - 1, at, at + 1]]), heights[rows, [at - 1, at, at + 1]]
         first, second = (y[2] - y[0]) / (x[2] - x[0]), (y[2] - 2 * y[1] + y[0]) / (x[1] - x[0]) ** 2
-        curvature = max(float(second), _FLATTEST)
-        best = math.exp(x[1] - float(np.clip(first / curvature, x[0] - x[1], x[2] - x[1])))
-        estimate = float(y[1]) - 0.5 * math.log(2 * math.pi * curvature) + math.log(best)
-        c = 1.0 + best if right else -best
-        return cls(jumps, k, c, float(y[1]), estimate, best / math.sqrt(curvature))
+        curvature = np.maximum(second, _FLATTEST)
+        best = np.exp(x[1] - np.clip(first / curvature, x[0] - x[1], x[2] - x[1]))
+        estimate = y[1] - 0.5 * np.log(2 * math.pi * curvature) + np.log(best)
+        c, width = 1.0 + best if right else -best, best / np.sqrt(curvature)
+        found = np.stack([c, y[1], estimate, width]).T.tolist()
+        return [cls(jumps, k, *numbers) for jumps, numbers in zip(jumps, found, strict=True)]
 
 
 @dataclass(frozen=True)

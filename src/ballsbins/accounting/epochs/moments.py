@@ -24,6 +24,7 @@ SPREAD = 2.5  # deviation over ½E|X| of a Gaussian, whose ½E|X| is 0.4 deviati
 LARGEST_MOMENT = 600.0  # logarithm of the largest term of a moment that must fit into a double
 # if a logarithm changes by less over a cell, the mean of both ends (_LEVEL) or one end (_STEADY) is enough
 _LEVEL, _STEADY = 1e-3, 1e-6
+_UNSEEN = 100.0  # terms this far below the largest, in logs, do not change a rough integral
 # Points per width w of a split. The step is Φ, so an alias at spacing h is e^{−(πw/h)²}: e^−110 here, and e^−28 for
 # the sum over every second point, which is what shows that no finer lattice is needed.
 PER_WIDTH = 3.4
@@ -60,6 +61,10 @@ class Part:
 
 def log_integrals(position: Array, log_f: Array, tilts: Array) -> Array:
     """Log ∫ f(x) e^{tx} dx over all of `position` for every tilt t; f is taken to be exponential between points."""
+    # Left of the largest term at the least tilt, terms lose against it as the tilt grows; likewise on the right.
+    ends = log_f + np.array([[tilts.min()], [tilts.max()]]) * position
+    (first, _), (_, last) = (np.flatnonzero(end > end.max() - _UNSEEN)[[0, -1]] for end in ends)
+    position, log_f = (part[max(first - 1, 0) : last + 2] for part in (position, log_f))
     tilted = np.multiply.outer(tilts, position)
     tilted += log_f
     most = tilted.max(axis=1)

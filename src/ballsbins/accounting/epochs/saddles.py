@@ -26,7 +26,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ballsbins.accounting.curve import REMOVE, Array, Direction
+from ballsbins.accounting.curve import REMOVE, Direction
 from ballsbins.accounting.epochs.fourier import Grid, TooFine
 from ballsbins.accounting.epochs.lines import ANY, Line, Lines, NoLine, Term, Way, assemble
 from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Moments
@@ -59,6 +59,7 @@ _SOME_DEVIATIONS = 50.0  # from this many deviations on, all jumps together are 
 _SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # fractions of log K at which jumps may be split off
 # how far to look for the end of a line, and at how many y
 _MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
+_TOO_SHORT = 2.0  # moments that are only rough end most lines too soon, by less than this factor
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1  # a saddle may be misjudged by more the larger its height: this much per unit, relative
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
@@ -84,6 +85,7 @@ class Product:
         self.count = sum(count for _, count in self.factors)
         self._floor = FIRST_FLOOR
         self._looks: dict[float, tuple[float, float]] = {}
+        self._known: dict[float, list[Split | None]] = {}
 
     @cached_property
     def _sizes(self) -> TermSizes:
@@ -99,15 +101,15 @@ class Product:
         """A lower bound on every summed loss, up to rounding; −∞ if none is known."""
         return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
 
-    def estimate(self, epsilon: Array) -> Array:
-        """Log δ by the saddlepoint formula at some ε ≥ 0: not a bound."""
-        return np.array([self.look(float(e))[0] for e in epsilon])
+    def look(self, epsilon: float, end: float) -> tuple[float, float]:
+        """Log δ at one ε ≥ 0 by the saddlepoint formula, and its slope: K only enters as K^{1−c}. Not a bound.
 
-    def look(self, epsilon: float) -> tuple[float, float]:
-        """The same estimate at one ε, and its slope: K only enters as K^{1−c}."""
+        The single runs are split as for the sheet that ends at `end`.
+        """
         if epsilon not in self._looks:
             # the lower a saddle, the less a bump of jumps disturbs it
-            terms = min(self._ways(epsilon if self._right else -epsilon), key=lambda way: way.height).terms
+            ways = self._ways(epsilon, end) if self._right else self._ways(-epsilon, -epsilon)
+            terms = min(ways, key=lambda way: way.height).terms
             log = float(np.logaddexp.reduce([term.estimate for term in terms]))
             c = max(terms, key=lambda term: term.estimate).c
             log, slope = (log, 1.0 - c) if self._right else (log + epsilon, c)
@@ -146,7 +148,8 @@ class Product:
     def sheet(self, k: float, reach: float) -> Lines:
         """Lines for log K within `reach` of k: one through the saddle, or one for every number of jumps."""
         while True:
-            ways = self._ways(k + reach if self._right else k)
+            end = k + reach if self._right else k
+            ways = self._ways(end, end)
             # losses beyond the survey must not matter
             deep = self._floor < _DEEPER * ways[0].together - _BELOW_VALUE - math.log(self.count)
             covered = all(moments.covers(ways[0].terms[0].c, ways[0].split) for moments, _ in self.factors)
@@ -167,7 +170,7 @@ class Product:
                     return self._lay(replace(way, together=min(way.together, ways[0].together)), k, reach)
         sharper = [moments.sharpen() for moments, _ in self.factors]
         if any(sharper):
-            self._sizes.forget()
+            self._forget()
             return self.sheet(k, reach)
         raise failure
 
@@ -181,40 +184,49 @@ class Product:
         # take only a few different values, because moments are kept for each
         return _COARSE ** math.ceil(math.log(until) / math.log(_COARSE)) if until < math.inf else until
 
-    def _ways(self, k: float) -> list[Way]:
-        """How single runs may be split, the best way first.
+    def _splits(self, k: float) -> list[Split | None]:
+        """How single runs may be split: none but for far jumps, then at one valley after the other.
 
         Jumps to far above K change nothing and are always left out. If a bump still holds the saddle down,
         splitting the bump off moves the saddle out. Under its larger tilt another bump may appear, so this is
         repeated until the body has no bump or does not matter.
         """
+        if k in self._known:
+            return self._known[k]
         until = self._until(k)
-        whole = self._terms(k, Split.beyond(until) if until < math.inf else None, 0)
-        ways = [Way(Split.beyond(until) if until < math.inf else None, whole, whole[0].estimate)]
-        while self._right and len(ways) <= _MOST_SPLITS:
-            before = ways[-1]
-            valleys = [
-                v
-                for v in (m.valley(before.terms[0].c, before.split) for m, _ in self.factors)
-                if v is not None
-            ]
-            if not valleys or (before.split is not None and min(valleys) > _SAME_VALLEY * before.split.at):
+        splits: list[Split | None] = [Split.beyond(until) if until < math.inf else None]
+        way = self._way(k, splits[0], 0)
+        while way is not None and self._right and len(splits) <= _MOST_SPLITS and way.terms[0].jumps == 0:
+            found = [m.valley(way.terms[0].c, way.split) for m, _ in self.factors]
+            valleys = [valley for valley in found if valley is not None]
+            if not valleys or (way.split is not None and min(valleys) > _SAME_VALLEY * way.split.at):
                 break
             at = min(valleys)
             ends = np.max([moments.log_value(np.array([0.0, at])) for moments, _ in self.factors], axis=0)
             split = Split.at_valley(at, until, max(float(ends[0] - ends[1]), 0.0))
-            terms = self._terms(k, split, min(_MOST_JUMPS, self.count))
-            together = float(np.logaddexp.reduce([term.estimate for term in terms]))
-            kept = [term for term in terms if term.height > together - _DROPPED]
-            if kept[-1].jumps == _MOST_JUMPS:
-                break
-            left_out = [term.height + self._sizes.bound(term.c) for term in terms if term not in kept]
-            dropped = float(np.logaddexp.reduce(left_out))
-            ways.append(Way(split, kept, together, dropped))
-            if kept[0].jumps > 0:
-                break
+            way = self._way(k, split, _MOST_JUMPS)
+            if way is not None:
+                splits.append(split)
+        self._known[k] = splits
+        return splits
+
+    def _way(self, k: float, split: Split | None, most: int) -> Way | None:
+        """The terms of a split that matter, with up to `most` jumps; None if that is not enough."""
+        terms = self._terms(k, split, min(most, self.count))
+        together = float(np.logaddexp.reduce([term.estimate for term in terms]))
+        kept = [term for term in terms if term.height > together - _DROPPED]
+        if kept[-1].jumps == _MOST_JUMPS:
+            return None
+        left_out = [term.height + self._sizes.bound(term.c) for term in terms if term not in kept]
+        return Way(split, kept, together, float(np.logaddexp.reduce(left_out, initial=-np.inf)))
+
+    def _ways(self, k: float, end: float) -> list[Way]:
+        """The terms at k in every way to split, the best way first; `end` is the K for which splits are chosen."""
+        splits = self._splits(end)
+        found = [self._way(k, split, _MOST_JUMPS if at else 0) for at, split in enumerate(splits)]
+        ways = [way for way in found if way is not None]
         if self._right and k > _MANY_DEVIATIONS * self.deviation:
-            ways = self._any_jumps(k, until) + ways
+            ways = self._any_jumps(k, math.inf if splits[0] is None else splits[0].until) + ways
         value = min(way.together for way in ways)
         if ways[0].height > value + _WORTH:
             # lower saddles mean less cancellation; fewer terms mean less work
@@ -228,8 +240,8 @@ class Product:
         for share in _SMALL_LOSSES:
             split = Split.among_losses(share * k, until)
             [none] = self._terms(k, split, 0)
-            height = self._sizes.terms(True, split, [ANY])[0] + (1.0 - self._sizes.candidates) * k
-            term = Term.lowest(ANY, k, self._sizes.away, height, right=True)
+            height = self._sizes.terms(True, split, [ANY]) + (1.0 - self._sizes.candidates) * k
+            [term] = Term.lowest([ANY], k, self._sizes.away, height, right=True)
             dropped = none.height + self._sizes.bound(none.c)
             if dropped < term.estimate - _DROPPED:
                 # far along the line only the body is left, and it decides how long the line would be otherwise
@@ -252,21 +264,23 @@ class Product:
         small = math.log(self.count) + log_v + lowest(-away, left, others) < value - _NEGLIGIBLE
         return float(away[int(np.argmax(small))]) if small.any() else math.inf
 
+    def _forget(self) -> None:
+        """Drop what was computed from earlier surveys of the runs."""
+        self._sizes.forget()
+        self._known.clear()
+
     def _look_out(self, floor: float) -> None:
         """Survey the losses of single runs down to log v = `floor`."""
         self._floor = floor
-        self._sizes.forget()
+        self._forget()
         for moments, _ in self.factors:
             moments.reach(floor)
 
     def _terms(self, k: float, split: Split | None, most: int) -> list[Term]:
         """The saddles of all terms with up to `most` jumps."""
-        sizes = self._sizes.terms(self._right, split, range(most + 1))
-        heights = sizes + (1.0 - self._sizes.candidates) * k
-        return [
-            Term.lowest(jumps, k, self._sizes.away, height, right=self._right)
-            for jumps, height in enumerate(heights)
-        ]
+        jumps = range(most + 1)
+        heights = self._sizes.terms(self._right, split, jumps) + (1.0 - self._sizes.candidates) * k
+        return Term.lowest(jumps, k, self._sizes.away, heights, right=self._right)
 
     def _placed(self, term: Term, k: float, reach: float, way: Way) -> tuple[Term, float]:
         """The term and the period of its line. A line left of the saddle may need a much shorter period.
@@ -336,6 +350,8 @@ class Product:
             # where moments become too small to be known, the integrand goes on falling at least like a Gaussian
             if left[at] > 0.0 and 0.0 < fallen < left[at]:
                 end *= math.sqrt(1.0 + float(left[at]) / fallen)
+        if not all(moments.faithful for moments, _ in self.factors):
+            end *= _TOO_SHORT
         if term.jumps != 0 and split is not None:  # where jumps set in like Φ, their transform ends like φ
             end = min(end, max(float(ends[0]), _END_OF_JUMPS / split.width))
         return end

@@ -30,7 +30,7 @@ FLAT = 1e-5
 _RATIO = 1.15  # ratio of the geometric grid
 _SMALLEST = 0.02  # the grid begins at this fraction of δ(0) = ½E|S−1|
 _LEAST_LOG = -100.0  # least log δ(0) used to choose where the grid begins
-_FARTHEST = 1e5  # ε at which the grid ends
+_EXTENDED, _FARTHEST = 4.0, 1e5  # by how much the grid is extended at a time, and the ε at which it ends
 _DENSE = 300  # cells may grow to ε/_DENSE,
 _STEEP = 0.1  # but only until log δ changes by this much over one cell
 _LEAST_SLOPE = 1e-9  # avoids division by 0
@@ -73,7 +73,7 @@ class Survey:
     def reach(self, direction: Direction, floor: float) -> float:
         """An ε beyond which log δ is below `floor`."""
         while self.log_delta[direction][-1] > floor and self.epsilon[-1] < _FARTHEST:
-            self._extend(2.0 * self.epsilon[-1])
+            self._extend(_EXTENDED * self.epsilon[-1])
         below = np.flatnonzero(self.log_delta[direction] <= floor)
         return float(self.epsilon[below[0] if below.size else -1])
 

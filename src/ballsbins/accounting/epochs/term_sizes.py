@@ -116,7 +116,14 @@ class TermSizes:
             (self._at(side), self.terms(side, split, [jumps])[0] + self._log_u + self.peak)
             for side in (False, True)
         )
-        return lambda k: np.where(k < 0.0, lowest(k, *left), lowest(k, *right))
+
+        def bound(k: Array) -> Array:
+            found = np.empty(k.shape)
+            for rows, side in ((k < 0.0, left), (k >= 0.0, right)):
+                found[rows] = lowest(k[rows], *side)
+            return found
+
+        return bound
 
     def bound(self, c: float) -> float:
         """Log of how much larger Chernoff's bound at c is than the size of a term, if it is."""

@@ -1,9 +1,9 @@
 """Evaluate an analytic function at many points from few samples, with a checked error.
 
-log δ(ε) is analytic in ε, so on a short enough piece its Chebyshev interpolant converges geometrically. On every
-piece the number of nodes is doubled (the Lobatto points are nested, so no sample is lost). This stops when the
-previous interpolant agrees with all the new nodes, or the present one agrees with fresh samples between its nodes.
-A piece that needs too many nodes is halved. All pieces of a round are sampled in one call.
+log δ(ε) is analytic in ε, so on a short enough piece its Chebyshev interpolant converges geometrically. Every piece
+is sampled at its nodes and, in the same call, at some points between them: these show its error. If it is too large,
+the number of nodes is doubled (the Lobatto points are nested, so no node is lost), and a piece that needs too many
+nodes is halved. All pieces of a round are sampled in one call.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Flags = NDArray[np.bool_]
 Sampled = Callable[[Array], tuple[Array, Array]]  # points → values, absolute errors
 
 # B13 is in docs/derivation.md.
-_FEWEST, _MOST = 16, 64  # intervals between Lobatto points: fewer pieces against fewer nodes each; a choice
+# Intervals between Lobatto points, at first and at most: a call for few points costs nearly as much as one for many.
+_FEWEST, _MOST = 32, 64
 # The first pieces end at 4, 16, … times a length over which the function changes. No piece is much narrower than
 # another.
 _WIDER, _MOST_PIECES, _LEAST_PIECE = 4.0, 12, 1.5
-_CLOSE = 1e-5  # if the error is this small, doubling the nodes squares it: the interpolant is worth checking
 _CHECKS = 9  # fresh points at which an interpolant is checked (B13)
 _OFF_CENTRE = 0.47  # fraction of the gap between two nodes: near its middle, where the error is largest
 _SAFETY = 3.0  # factor on the error seen by the checks: it may be larger between them (B13)
@@ -79,25 +79,23 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Trial:
-    """A span, the values at its nodes so far (none at first), and whether to sample checks or more nodes next."""
+    """A span and the values at its nodes so far: none at first."""
 
     low: float
     high: float
     values: Array
     noise: Array
-    checking: bool = False
 
     @property
     def intervals(self) -> int:
-        """The number of intervals between the known nodes."""
-        return len(self.values) - 1
+        """The number of intervals between the nodes of the next round."""
+        return 2 * (len(self.values) - 1) if len(self.values) else _FEWEST
 
     @property
     def wanted(self) -> Array:
-        """The points to sample next, on [−1, 1]."""
-        if self.checking:
-            return _between(self.intervals)
-        return _lobatto(2 * self.intervals)[1::2] if len(self.values) else _lobatto(_FEWEST)
+        """The points to sample next, on [−1, 1]: new nodes, then points between nodes."""
+        nodes = _lobatto(self.intervals)
+        return np.concatenate([nodes[1::2] if len(self.values) else nodes, _between(self.intervals)])
 
     def place(self, x: Array) -> Array:
         """Map points from [−1, 1] to the span."""
@@ -147,7 +145,7 @@ class Interpolant:
     def _pays(trial: _Trial, points: Array, missing: Flags) -> bool:
         """Whether the trial needs fewer new samples than there are missing points in its span."""
         inside = missing & (points >= trial.low) & (points <= trial.high)
-        return int(inside.sum()) > max(_FEWEST, trial.intervals) + _CHECKS
+        return int(inside.sum()) > len(trial.wanted)
 
     @staticmethod
     def _fill(pieces: list[_Piece], points: Array, value: Array, error: Array, missing: Flags) -> Flags:
@@ -177,24 +175,12 @@ class Interpolant:
         halves = [_first(low, centre), _first(centre, high)]
         if not (np.isfinite(found).all() and np.isfinite(off).all()):
             return [], halves
-        if trial.intervals < 0:
-            return [], [_Trial(low, high, found, off)]
-        there, spread = _barycentric(trial.values, trial.noise, trial.wanted)
-        apart = np.abs(there - found)
-        miss = float(apart.max())
-        good = bool(
-            (apart <= np.maximum(self._tolerance, np.minimum(spread, _NOISE * self._tolerance))).all()
-        )
-        values, errors = trial.values, trial.noise
-        if trial.checking and good:
-            return [_Piece(low, high, values, errors, _SAFETY * miss)], []
-        if not trial.checking:
-            values, errors = _merged(values, found), _merged(errors, off)
-            if good:
-                return [_Piece(low, high, values, errors, miss)], []
-            if miss < _CLOSE:
-                return [], [_Trial(low, high, values, errors, checking=True)]
-        return [], [_Trial(low, high, values, errors)] if len(values) <= _MOST else halves
+        values, errors = _merged(trial.values, found[:-_CHECKS]), _merged(trial.noise, off[:-_CHECKS])
+        there, spread = _barycentric(values, errors, _between(trial.intervals))
+        apart = np.abs(there - found[-_CHECKS:])
+        if (apart <= np.maximum(self._tolerance, np.minimum(spread, _NOISE * self._tolerance))).all():
+            return [_Piece(low, high, values, errors, _SAFETY * float(apart.max()))], []
+        return [], [_Trial(low, high, values, errors)] if trial.intervals < _MOST else halves
 
 
 def _first(low: float, high: float) -> _Trial:
@@ -202,7 +188,9 @@ def _first(low: float, high: float) -> _Trial:
 
 
 def _merged(known: Array, new: Array) -> Array:
-    """Interleave the values known at the nodes with the new ones halfway between them."""
+    """Interleave the values known at the nodes, if any, with the new ones halfway between them."""
+    if not len(known):
+        return new
     merged = np.empty(len(known) + len(new))
     merged[::2], merged[1::2] = known, new
     return merged
