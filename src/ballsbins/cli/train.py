@@ -72,7 +72,10 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            "--clip-norm", "-C", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET
+            "--clip-norm",
+            "-C",
+            help="Largest norm of one example's gradient; needed with noise.",
+            rich_help_panel=_TARGET,
         ),
     ] = None,
     *,
