@@ -88,6 +88,14 @@ def test_a_bound_shows_its_interval_and_its_method():
     )
 
 
+@pytest.mark.parametrize("use", [float, "{:.2f}".format])
+def test_a_bound_used_as_a_number_says_which_number_to_take(use):
+    bound = Mechanism(BallsAndBins(9), 1.0).epsilon(1e-6)
+    with pytest.raises(TypeError, match=r"two ends.*\.upper"):
+        use(bound)
+    assert f"{bound}" == str(bound)
+
+
 def test_answers_keep_the_shape_of_the_question_in_json():
     deltas = np.array([[1e-6, 1e-5, 1e-4], [1e-3, 0.01, 0.1]])
     saved = Mechanism(Deterministic(10), 1.0).epsilon(deltas).to_dict()

@@ -52,6 +52,23 @@ def test_public_names():
         ballsbins.calibrate_everything  # noqa: B018
 
 
+def test_completion_offers_the_public_names():
+    assert set(ballsbins.__all__) <= set(dir(ballsbins))
+
+
+def test_a_star_import_needs_no_extra():
+    # None in sys.modules makes an import fail, as if python-flint were not installed
+    code = (
+        "import sys; sys.modules['flint'] = None\n"
+        "from ballsbins import *\n"
+        "try:\n    certify(Mechanism(BallsAndBins(10), 1.0), 1.0)\n"
+        "except MissingExtraError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ballsbins[certify]" in done.stdout
+
+
 def test_a_missing_extra_answers_with_the_pip_command():
     with pytest.raises(MissingExtraError, match=r"pip install 'ballsbins\[plots\]'") as caught:
         _extras.load("no_such_module_of_ours", feature="Drawing pictures", extra="plots")

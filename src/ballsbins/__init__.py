@@ -11,7 +11,7 @@ print(mechanism.epsilon(delta=1e-6))
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ballsbins.bound import Bound
 from ballsbins.errors import (
@@ -28,6 +28,8 @@ from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import BallsAndBins, Deterministic, Key, Poisson, Sampler, Shuffle, new_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ballsbins.accounting.monte_carlo import MonteCarlo
     from ballsbins.calibration import calibrate, least_steps, most_epochs, plan
     from ballsbins.proof.certify import certify
@@ -74,7 +76,24 @@ _LATER = {
 }
 
 
+def _refusing(feature: str, extra: str) -> Callable[..., NoReturn]:
+    """Return a function that asks for a missing extra when it is called: `from ballsbins import *` needs none."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise MissingExtraError(feature, extra)
+
+    return refuse
+
+
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        try:
+            return getattr(import_module(_LATER[name]), name)
+        except MissingExtraError as missing:
+            return _refusing(missing.feature, missing.extra)
     raise AttributeError(f"module 'ballsbins' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the names that are imported on first use, too, so that completion offers them."""
+    return sorted({*globals(), *__all__})

@@ -54,11 +54,13 @@ def steps_from(steps: int | None, examples: int | None, batch_size: int | None) 
         raise InvalidInputError(
             "--steps", None, "given", "Give --steps, or --examples with --batch-size to derive it."
         )
-    for name, value in (("--examples", examples), ("--batch-size", batch_size)):
-        if value < 1:
-            raise InvalidInputError(
-                name, value, "an integer of at least 1", "Count the examples of the data set."
-            )
+    if examples < 1:
+        advice = "Count the examples of the data set."
+        raise InvalidInputError("--examples", examples, "an integer of at least 1", advice)
+    if not 1 <= batch_size <= examples:
+        bound = f"an integer from 1 to {examples:,}, the number of examples"
+        advice = "A batch has at least one example, and at most all of them."
+        raise InvalidInputError("--batch-size", batch_size, bound, advice)
     derived = -(-examples // batch_size)
     return derived, f"{examples:,} examples in batches of {batch_size:,}"
 

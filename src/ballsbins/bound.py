@@ -119,6 +119,14 @@ class Bound:
             f"method={self.method!r}{confidence})"
         )
 
+    def __float__(self) -> float:
+        """Refuse: which end is meant depends on the use, and the lower one must not be reported by accident."""
+        raise TypeError(f"A Bound has two ends: take .upper to report {self.quantity}, or .lower.")
+
+    def __format__(self, spec: str) -> str:
+        """Show the bound as `str` does; a number format belongs to one of its ends."""
+        return f"{float(self):{spec}}" if spec else str(self)
+
 
 class Directions(Mapping[str, Bound]):
     """The bound in each direction, computed on first access."""

@@ -115,6 +115,7 @@ def calibrate(
     try:
         sigma = noise(exact)
     except UnreachableTargetError:
+        _check_penalty(at(high), epsilon, delta)
         if exact == high:
             raise
         sigma = noise(high)
@@ -131,6 +132,22 @@ def calibrate(
             stride=1.0 + 3.0 * _NEARBY,
         )
     return at(sigma)
+
+
+def _check_penalty(mechanism: Mechanism, epsilon: float, delta: float) -> None:
+    """Raise an error if the penalty of truncation, which noise cannot lower, is above δ on its own."""
+    sampler = mechanism.sampler
+    if sampler.max_batch_size is None or float(mechanism.delta(epsilon).penalty) <= delta:
+        return
+    assert sampler.num_examples is not None
+    chosen = with_max_batch_size(
+        sampler, "auto", sampler.num_examples, epsilon, delta, mechanism.epochs, PENALTY_SHARE
+    )
+    raise UnreachableTargetError(
+        f"max_batch_size={sampler.max_batch_size} truncates batches so often that no noise has "
+        f"epsilon <= {epsilon:g} at delta={delta:g}. "
+        f"Use max_batch_size={chosen.max_batch_size} or more, or a larger delta."
+    )
 
 
 def least_noise_of(epsilon_of: Callable[[float], float], epsilon: float, *, start: float) -> float:

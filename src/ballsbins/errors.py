@@ -48,7 +48,10 @@ class InvalidInputError(BallsBinsError, ValueError):
         """State that `name` is `value` but must satisfy `bound`; `advice` says what to do."""
         self.name, self.value, self.bound, self.advice = name, value, bound, advice
         missing = value is None and bound.startswith("given")
-        super().__init__(f"{name}{'' if missing else f' is {_shown(value)}, but'} must be {bound}. {advice}")
+        flag = value is True and name.startswith("--")  # an option without a value: it is there or not
+        super().__init__(
+            f"{name}{'' if missing or flag else f' is {_shown(value)}, but'} must be {bound}. {advice}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Support pickling, so that an error raised in a worker process arrives complete."""

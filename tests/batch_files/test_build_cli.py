@@ -195,7 +195,7 @@ def test_bad_options(folder, key_file, tmp_path):
             "left out for",
         ),
         (["assign", *out, "-n", 5, "-T", 4, "--epochs", 0], "--epochs is 0"),
-        (["assign", *out, "-n", 5, "-T", 4, "--no-header"], "--no-header is True, but must be left out"),
+        (["assign", *out, "-n", 5, "-T", 4, "--no-header"], "--no-header must be left out"),
         (
             ["assign", *out, "-n", 10**9, "-T", 1, "--memory", "300MB", "--dry-run"],
             "for batches of 20,000,000,000",

@@ -212,6 +212,50 @@ def test_version_and_help():
         (("curve", "-s", 1, "-T", 10, "--from", 3, "--to", 2), ["--from is 3.0"]),
         (("curve", "-s", 1, "-T", 10, "-o", "curve.gif"), [".png"]),
         (("plan", "-n", 0, "-e", 1, "-d", 1e-6), ["--examples is 0"]),
+        (("epsilon", "-s", 1, "-n", 100, "-b", 256, "-d", 1e-6), ["--batch-size is 256", "from 1 to 100"]),
+        (("epsilon", "-s", 1, "-n", 10, "-b", 0, "-d", 1e-6), ["A batch has at least one example"]),
+        (
+            ("epsilon", "-s", 1, "-T", 10, "-d", 1e-6, "--sampler", "shuffle", "--fixed-bins"),
+            ["--fixed-bins must be left out for shuffle"],
+        ),
+        (
+            ("epsilon", "-s", 1, "-T", 10, "-d", 1e-6, "--method", "rdp"),
+            ["--method is 'rdp'", "one of auto, renyi, lower-bound, monte-carlo"],
+        ),
+        (
+            ("epsilon", "-s", 1, "-T", 100, "-n", 1000, "-B", 5, "-d", 1e-6),
+            ["--max-batch-size 5 truncates", "Use --max-batch-size 33 or more", "--delta 1e-06"],
+        ),
+        (
+            ("calibrate", "-e", 1, "-T", 100, "-n", 1000, "-B", 5, "-d", 1e-6),
+            ["--max-batch-size 5 truncates batches so often that no noise", "Use --max-batch-size 3"],
+        ),
+        (
+            ("calibrate", "-e", 1, "-d", 1e-6, "-T", 5, "--find", "epochs"),
+            ["--noise-multiplier must be given with --find epochs"],
+        ),
+        (
+            ("calibrate", "-e", 1, "-d", 1e-6, "-s", 1, "-T", 5),
+            ["--noise-multiplier is 1.0, but must be left out", "--find epochs"],
+        ),
+        (
+            ("audit-run", "-e", -3, "-n", 100, "-b", 10, "-d", 1e-6),
+            ["--claimed-epsilon is -3.0, but must be a number in (0, 700]"],
+        ),
+        (
+            ("audit-run", "-e", 3, "-s", 1, "-n", 100, "-b", 10, "-d", 1e-6),
+            ["--claimed-epsilon is 3.0, but must be left out with --noise-multiplier"],
+        ),
+        (
+            ("page", "-s", 1, "-T", 10, "-d", 1e-6, "-o", "nowhere/page.html"),
+            ["--out is 'nowhere/page.html'", "Make the directory first"],
+        ),
+        (("key", "nowhere/run.key"), ["No such file or directory", "Make the directory first"]),
+        (("assign", "-n", 100, "-T", 10, "-o", "bins.parquet"), ["--key-file", "ballsbins key FILE"]),
+        (
+            ("assign", "-n", 1000, "-T", 10, "-B", 50, "-o", "bins.parquet"),
+            ["--max-batch-size is 50", "at least 100", "auto"],
+        ),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path, shell):
@@ -223,6 +267,26 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, tmp_path, she
     for name in names:
         assert name in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(("-T", "1.5"), "'1.5'"), (("-T", "10", "--sampler", "shufle"), "'shufle' is not one of")],
+)
+def test_a_value_that_no_option_takes_is_named(words, value):
+    done = RUN.invoke(app, ["epsilon", "-s", "1", "-d", "1e-6", *words])
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stderr).split())
+    assert done.exit_code == 2
+    assert value in shown
+    assert "Value error" not in shown
+
+
+def test_help_shows_no_value_for_options_that_take_none():
+    shown = answer("epsilon", "--help")
+    assert "bool" not in shown.lower()
+    assert "--json" in shown
+    assert "bool" not in answer("--help").lower()
+    assert "CARD..." not in answer("check", "--help").replace("[CARD]...", "")  # once is enough
 
 
 def test_the_installed_command_ends_as_it_does_in_this_process(shell, tmp_path):

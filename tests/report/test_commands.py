@@ -116,7 +116,7 @@ def edited(card, **changes):
         (("check", "card.json", "--samples", 0), ["samples is 0"]),
         (("statement", "--from", "no.json"), ["No such file"]),
         (("statement", "--from", "card.json", "-E", 2), ["--epochs is 2", "left out with --from"]),
-        (("statement", "--from", "card.json", "--fixed-bins"), ["--fixed-bins is True"]),
+        (("statement", "--from", "card.json", "--fixed-bins"), ["--fixed-bins must be left out"]),
         (("statement", "-s", 1, "-T", 10), ["--delta must be given"]),
         (("statement", "-T", 10, "-d", 1e-5), ["--noise-multiplier must be given"]),
         (("statement", "-s", 1, "-T", 10, "-d", 2), ["delta is 2.0"]),
@@ -145,7 +145,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(words, names, card, tmp_pat
     ("changes", "name"),
     [
         ({"schema": 7}, "later version"),
-        ({"mood": "good"}, "['mood']"),
+        ({"mood": "good"}, "the field 'mood' of the card is 'good'"),
         ({"delta": None}, "delta is None"),
     ],
 )

@@ -155,7 +155,10 @@ def test_a_total_that_cannot_be_is_refused(tmp_path):
     run = Mechanism(BallsAndBins(100), 2.0)
     card = Card(run, 1e-6, run="r1", num_examples=10)
     cases = {
-        "listed twice": [("a", card), ("b", card)],
+        r"the list of cards is \['a', 'b'\], but must be of different runs. a and b are of the same run": [
+            ("a", card),
+            ("b", card),
+        ],
         "one and the same": [("a", card), ("b", Card(run, 1e-6, num_examples=11))],
         "δ differ": [("a", card), ("b", Card(run, 1e-5))],
         "one run or more": [],

@@ -254,7 +254,7 @@ def test_the_first_interrupt_stops_after_the_step_at_hand(place):
             ["--steps", "300", "--noise-multiplier", "0.9", "--max-batch-size", "big"],
             "--max-batch-size is 'big'",
         ),
-        (["--steps", "300", "--noise-multiplier", "0.9", "--max-batch-size", "9"], "Use max_batch_size="),
+        (["--steps", "300", "--noise-multiplier", "0.9", "--max-batch-size", "9"], "Use --max-batch-size "),
         (["--steps", "300", "--noise-multiplier", "0.9", "--key-file", "nowhere"], "key file 'nowhere'"),
         (["--steps", "300", "--noise-multiplier", "0.9", "--data", "nowhere"], "'nowhere'"),
         (["--batches", "nowhere", "--noise-multiplier", "0.9"], "'nowhere'"),

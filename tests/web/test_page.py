@@ -150,7 +150,7 @@ def test_where_to_write(tmp_path):
     run = ("-s", 0.7, "-T", 100, "-d", 1e-6, "--alone")
     with pytest.raises(ValueError, match=r"must be a file ending in \.html"):
         written(tmp_path / "page.pdf", *run)
-    with pytest.raises(ValueError, match="must be a file that can be written"):
+    with pytest.raises(ValueError, match="in a directory that exists"):
         written(tmp_path / "missing" / "page.html", *run)
 
 

@@ -218,8 +218,14 @@ class Inputs:
             found = self.footers[number].schema if self.is_parquet else self._text_schema(file, known)
             repeated = [name for name in found.names if found.names.count(name) > 1]
             if repeated:
+                headless = (
+                    ""
+                    if self.is_parquet
+                    else " If it has no header, add --no-header (in Python, CsvOptions(header=False))."
+                )
                 raise DataError(
                     f"The column {min(repeated)!r} is twice in {file.shown!r}. Give every column its own name."
+                    f"{headless}"
                 )
             movable = arrow.schema([_movable(entry, file) for entry in found])
             if not common:

@@ -9,11 +9,27 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ballsbins import __version__
 from ballsbins.cli.progress import INTERRUPTED, interruptions
-from ballsbins.errors import BallsBinsError, InvalidInputError
+from ballsbins.errors import BallsBinsError, InvalidInputError, UnreachableTargetError
+
+
+def _show_no_type_of_flags(command: Any, ctx: Any) -> None:
+    """Leave the column for types empty for options that take no value."""
+    for parameter in command.get_params(ctx):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+
+
+class Group(TyperGroup):
+    """A command that has commands below it."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help."""
+        _show_no_type_of_flags(self, ctx)
+        super().format_help(ctx, formatter)
 
 
 class Command(TyperCommand):
@@ -22,18 +38,26 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help, its paragraphs wrapped for the terminal and not as they are in the source."""
         self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
+        _show_no_type_of_flags(self, ctx)
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Refuse an option that is given twice but has one value: of the two, the first would be dropped."""
-        given = self.make_parser(ctx).parse_args(args=list(args))[2]
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         for option in given:
             once = not getattr(option, "multiple", True) and not getattr(option, "is_flag", True)
             if once and sum(other is option for other in given) > 1:
                 raise BallsBinsError(
                     f"{option.opts[0]} is given more than once, but has one value in this command. Ask once for each."
                 )
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            value = values.get(str(getattr(error.param, "name", "")))
+            message = error.message.removeprefix("Value error, ")  # so pydantic, inside of typer, begins
+            named = not isinstance(value, str) or repr(value) in message
+            error.message = message if named else f"{value!r} is not allowed. {message}."
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; one that Ctrl-C cut short says so by its exit code, even if it has something to show."""
@@ -47,6 +71,12 @@ class Command(TyperCommand):
             name = {"num_examples": "examples"}.get(error.name, error.name)
             option = next((one.opts[0] for one in self.params if one.name == name and one.opts), error.name)
             raise InvalidInputError(option, error.value, error.bound, error.advice) from None
+        except UnreachableTargetError as error:
+            message = str(error)
+            for one in self.params:
+                if one.param_type_name == "option":
+                    message = re.sub(rf"\b{one.name}=", f"{one.opts[0]} ", message)
+            raise UnreachableTargetError(message) from None
 
 
 # Which module has which commands: a cold start for one command imports and builds no others.
@@ -72,6 +102,7 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
 def commands(wanted: str | None = None) -> typer.Typer:
     """The whole command line, or only the file that has the command `wanted`."""
     made = typer.Typer(
+        cls=Group,
         help="Differentially private training with balls-and-bins batches: exact privacy, calibration, batches.",
         no_args_is_help=True,
         add_completion=True,
@@ -88,7 +119,7 @@ def commands(wanted: str | None = None) -> typer.Typer:
         for command in made.registered_commands[before[0] :]:
             command.rich_help_panel, command.cls = files[name], Command
         for group in made.registered_groups[before[1] :]:
-            group.rich_help_panel = files[name]
+            group.rich_help_panel, group.cls = files[name], Group
             for command in getattr(group.typer_instance, "registered_commands", ()):
                 command.cls = Command
     return made

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ballsbins import ask
+from ballsbins import _check, ask
 from ballsbins._progress import telling
+from ballsbins.accounting.search import LARGEST_EPSILON
 from ballsbins.bound import Bound
 from ballsbins.cli import output
 from ballsbins.cli.options import (
@@ -87,10 +88,15 @@ def audit_run(
                 advice = "The checkpoint says it; only --steps may be stated beside it."
                 raise InvalidInputError(name, value, "left out with --opacus-checkpoint", advice)
         return _of_checkpoint(opacus_checkpoint, batches.steps, delta, json=json)
-    if (noise_multiplier is None) == (claimed is None):
+    if noise_multiplier is None and claimed is None:
         advice = "Give the reported ε or σ with the sizes of the run, or --opacus-checkpoint FILE."
-        bound = "given, or --noise-multiplier, but not both"
-        raise InvalidInputError("--claimed-epsilon", claimed, bound, advice)
+        raise InvalidInputError("--claimed-epsilon", None, "given, or --noise-multiplier", advice)
+    if claimed is not None:
+        if noise_multiplier is not None:
+            advice = "Give the reported ε, from which σ is found, or σ."
+            raise InvalidInputError("--claimed-epsilon", claimed, "left out with --noise-multiplier", advice)
+        advice = "It is the ε that was reported."
+        _check.real("--claimed-epsilon", claimed, 0.0, LARGEST_EPSILON, open_left=True, advice=advice)
     if accountant is not None and claimed is None:
         advice = "From σ it does not matter who reported what."
         raise InvalidInputError("--accountant", accountant, "left out without --claimed-epsilon", advice)

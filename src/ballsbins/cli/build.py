@@ -80,7 +80,7 @@ def build(
     The files are the assignment: as secret as the key. They are made readable by you alone; remove them after
     training.
 
-    For example: ballsbins build clicks/ --out batches/ --batch-size 1024 --key-file key
+    For example: ballsbins build clicks/ --out batches/ --batch-size 1024 --key-file run.key
     """
     from ballsbins.batch_files.build_plan import plan_build
     from ballsbins.batch_files.format import stored_epoch
@@ -168,7 +168,7 @@ def assign(
     The file is the assignment: as secret as the key. Poisson batches repeat rows: about one line per row and epoch,
     but 37 % of the rows in no batch and the others in one or more; a join with it copies them as often.
 
-    For example: ballsbins assign clicks/ --identity user --out bins.parquet --steps 1000 --key-file key
+    For example: ballsbins assign clicks/ --identity user --out bins.parquet --steps 1000 --key-file run.key
     """
     from ballsbins.batch_files.assignments import plan_assignment
 

@@ -38,7 +38,7 @@ class EngineName(StrEnum):
 InputsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="INPUT...", help="Parquet, CSV or TSV files, directories of them, or addresses as s3://…"
+        metavar="INPUT", help="Parquet, CSV or TSV files, directories of them, or addresses as s3://…"
     ),
 ]
 
@@ -73,6 +73,12 @@ class Epochs(Batches):
             drawn = self.drawn(self.count(num_examples)[0])
             if limit is None:
                 return drawn
+            expected = -(-num_examples // drawn.steps)
+            if drawn.random_sizes and isinstance(limit, int) and limit < expected:
+                # most batches would lose rows, so that the penalty alone is above any δ
+                bound = f"at least {expected:,}, the expected size of a batch"
+                advice = "No ε covers so much truncation; auto finds a size that costs next to nothing."
+                raise InvalidInputError("--max-batch-size", limit, bound, advice)
             from ballsbins.largest_batch import limited
 
             return limited(drawn, num_examples, limit, epochs=self.epochs, batch_size=self.batch_size)

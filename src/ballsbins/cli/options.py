@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import numpy as np
 import typer
 
-from ballsbins import ask
+from ballsbins import _check, ask
 from ballsbins.ask import SamplerName
 from ballsbins.bound import Adjacency
-from ballsbins.errors import InvalidInputError
+from ballsbins.errors import InvalidInputError, SecretError
 from ballsbins.mechanism import Mechanism
 from ballsbins.samplers import KEY_FILE_VARIABLE, Key, Sampler
 
@@ -319,8 +320,12 @@ class Method(Sampling):
 
     def chosen(self) -> str | MonteCarlo:
         """The method; options of Monte Carlo without it are an error."""
+        from ballsbins.curves import METHODS
+
         if self.method_name == MONTE_CARLO:
             return self.monte_carlo()
+        known = *METHODS, MONTE_CARLO
+        _check.one_of("--method", self.method_name, known, advice="Leave it out for the best one.")
         for name, value in self.given().items():
             advice = f"Add --method {MONTE_CARLO}, or leave it out."
             option = "--" + name.replace("_", "-")
@@ -348,7 +353,14 @@ def _grid(text: str) -> tuple[float, ...]:
 
 def key_from(file: Path | None) -> Key:
     """The key of `--key-file` or, without it, of the environment."""
-    return Key.from_environment() if file is None else Key.from_file(file)
+    if file is not None:
+        return Key.from_file(file)
+    if not os.environ.get(KEY_FILE_VARIABLE):
+        raise SecretError(
+            f"This needs a secret key, but neither --key-file nor {KEY_FILE_VARIABLE} names one. "
+            "Make a key with `ballsbins key FILE`, then add --key-file FILE."
+        )
+    return Key.from_environment()
 
 
 def refuse_others(context: typer.Context, *allowed: str, beside: str, advice: str) -> None:

@@ -157,11 +157,13 @@ def calibrate(
         raise InvalidInputError(
             "--find", find, f"one of {', '.join(choices)}", "Leave it out to find the noise."
         )
-    if (noise_multiplier is None) != (find == "noise-multiplier"):
-        advice = "Give σ with --find epochs or --find steps, and leave it out to have it found."
-        raise InvalidInputError(
-            "--noise-multiplier", noise_multiplier, f"consistent with --find {find}", advice
-        )
+    if noise_multiplier is None and find != "noise-multiplier":
+        advice = f"The number of {find} depends on σ; leave out --find to find σ instead."
+        raise InvalidInputError("--noise-multiplier", None, f"given with --find {find}", advice)
+    if noise_multiplier is not None and find == "noise-multiplier":
+        must = "left out, because σ is what is found"
+        advice = "To fix σ, add --find epochs or --find steps."
+        raise InvalidInputError("--noise-multiplier", noise_multiplier, must, advice)
     limit = _limit(max_batch_size)
     total, derived = (1, None) if find == "steps" else batches.count()
     chosen = batches.drawn(total, limit)

@@ -185,7 +185,7 @@ def _publish(made: Statement, form: Format | None, out: Path | None) -> None:
 
 def total(
     cards: Annotated[
-        list[Path], typer.Argument(metavar="CARD...", help="The cards of all runs.", show_default=False)
+        list[Path], typer.Argument(metavar="CARD", help="The cards of all runs.", show_default=False)
     ],
     delta: Annotated[
         float | None, typer.Option("--delta", "-d", help="δ of the total, if the cards' δ differ.")
@@ -217,7 +217,7 @@ def cite(context: typer.Context, run: RunUnlessCard, card: CardOption = None) ->
 def check(
     cards: Annotated[
         list[Path],
-        typer.Argument(metavar="CARD...", help="The card of a run, or several.", show_default=False),
+        typer.Argument(metavar="CARD", help="The card of a run, or several.", show_default=False),
     ],
     sampling: Annotated[Sampling, Without("grid", "draw", "confidence_bound", "orders", "state")],
     certificate: Annotated[

@@ -72,7 +72,10 @@ def train(
     clip_norm: Annotated[
         float | None,
         typer.Option(
-            "--clip-norm", "-C", help="Largest norm of one example's gradient.", rich_help_panel=_TARGET
+            "--clip-norm",
+            "-C",
+            help="Largest norm of one example's gradient; needed with noise.",
+            rich_help_panel=_TARGET,
         ),
     ] = None,
     *,
@@ -133,7 +136,10 @@ def train(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Train the paper's network on prepared data within a target (ε, δ), and state what was run."""
+    """Train the paper's network on prepared data within a target (ε, δ), and state what was run.
+
+    For example: ballsbins train --data ads -e 4 -d 1e-6 -b 1024 -E 2 -C 1 --key-file run.key --out run
+    """
     from ballsbins.data.dataset import Dataset
     from ballsbins.training.jax.trainer import train as run
     from ballsbins.training.training_plan import TrainingPlan

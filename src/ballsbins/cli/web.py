@@ -57,6 +57,7 @@ def page(
         raise InvalidInputError(
             "--out", str(out), f"a file ending in {' or '.join(ENDINGS)}", "It is a web page."
         )
+    output.check_place(out)
     if cards:
         allowed = "cards", "out", "title", "certificate"
         refuse_others(context, *allowed, beside="--from", advice=CARD_STATES)

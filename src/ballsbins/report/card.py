@@ -234,9 +234,9 @@ class Card:
             raise InvalidInputError(f"the card's {name}", None, "stated", advice)
         optional = {item.name for item in fields(Card)} - {"mechanism", "delta", "stated"}
         unknown = sorted(map(str, set(saved) - _REQUIRED - optional))
-        if unknown:
+        for name in unknown:
             raise InvalidInputError(
-                "the set of unknown fields of the card", unknown, "empty", _NOTHING_GUESSED
+                f"the field {name!r} of the card", saved.get(name), "left out", _NOTHING_GUESSED
             )
         given = {name: saved[name] for name in optional & set(saved)}
         for name in ("mechanism", "planned"):

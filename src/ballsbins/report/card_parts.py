@@ -66,10 +66,11 @@ def claim_from_dict(saved: Any, *, part: str = "claim") -> Bound:
         advice = "Write it as Bound.to_dict does."
         raise InvalidInputError(f"the card's {part}", saved, "a JSON object", advice)
     missing, unknown = sorted(_WANTED - set(saved)), sorted(map(str, set(saved) - _WANTED - _OPTIONAL))
-    for kind, names in (("missing", missing), ("unknown", unknown)):
-        if names:
-            advice = "Nothing is guessed: a claim has the fields that Bound.to_dict writes."
-            raise InvalidInputError(f"the set of {kind} fields of the {part}", names, "empty", advice)
+    advice = "Nothing is guessed: a claim has the fields that Bound.to_dict writes."
+    for name in missing:
+        raise InvalidInputError(f"the field {name!r} of the {part}", None, "given", advice)
+    for name in unknown:
+        raise InvalidInputError(f"the field {name!r} of the {part}", saved.get(name), "left out", advice)
     if saved["quantity"] != "epsilon":
         advice = "A card claims an ε at its δ."
         raise InvalidInputError(f"the quantity of the {part}", saved["quantity"], '"epsilon"', advice)

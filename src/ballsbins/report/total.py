@@ -100,8 +100,9 @@ def _checked(cards: Sequence[tuple[str, Card]], delta: float | None) -> tuple[fl
         raise InvalidInputError("cards", 0, "the cards of one run or more", "Name the cards of all runs.")
     same = shared_runs(cards)
     if same:
-        advice = "List each run once; a run that was repeated with the same batches has no known total."
-        raise InvalidInputError("the set of runs that are listed twice", same, "empty", advice)
+        names = [name for name, _ in cards]
+        advice = f"{'. '.join(same)}. List each run once."
+        raise InvalidInputError("the list of cards", names, "of different runs", advice)
     sizes = {card.num_examples for _, card in cards} - {None}
     if len(sizes) > 1:
         advice = "A total is of runs on one data set; ask for the total of each data set."

@@ -168,9 +168,11 @@ class Key:
                 "Choose another path, or move the old file away."
             ) from None
         except OSError as error:
+            missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            advice = "Make the directory first" if missing else "Free some space"
             raise SecretError(
                 f"The key file {str(path)!r} cannot be written ({error.strerror}), and nothing of it was left. "
-                "Free some space or choose another path."
+                f"{advice}, or choose another path."
             ) from None
 
     @property

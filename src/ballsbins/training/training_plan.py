@@ -62,8 +62,8 @@ class TrainingPlan:
             advice = "It is the largest norm of one example's gradient; the paper tries 1 to 1000."
             clip = _check.real("clip_norm", clip, 0.0, open_left=True, advice=advice)
         elif sigma > 0.0:
-            advice = "Noise protects nobody whose gradient is not clipped: state clip_norm."
-            raise InvalidInputError("clip_norm", None, "given where noise_multiplier is", advice)
+            advice = "Noise protects nobody whose gradient is not clipped."
+            raise InvalidInputError("clip_norm", None, "given with noise", advice)
         if self.sampler.random_sizes and self.sampler.max_batch_size is None:
             advice = (
                 "Batches have one shape while training. Build batch files with --max-batch-size auto; in Python, "

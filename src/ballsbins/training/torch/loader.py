@@ -85,14 +85,12 @@ class BallsBinsLoader(DataLoader[Any]):
         self, dataset: Dataset[Any], run: GuardedRun, accountant: BallsBinsAccountant, **options: Any
     ) -> None:
         """Take the options of a DataLoader, except those that choose batches or their order."""
-        wrong = sorted(set(OURS) & set(options))
-        if wrong:
-            raise InvalidInputError(
-                "the set of loader options",
-                wrong,
-                f"without {', '.join(OURS)}",
-                "The mechanism draws the batches.",
+        for name in sorted(set(OURS) & set(options)):
+            advice = (
+                "The mechanism draws the batches; for batches of b examples make its sampler with "
+                "BallsAndBins.for_batch_size(len(dataset), b)."
             )
+            raise InvalidInputError(name, options[name], "left out", advice)
         collate = StandInCollate(options.pop("collate_fn", None), dataset[0])
         super().__init__(dataset, batch_sampler=BatchesSampler(run), collate_fn=collate, **options)
         self.accountant = accountant

@@ -15,7 +15,7 @@ const EMPTY = {
   statement: '<p class="waiting">There is nothing to state.</p>',
   brief: "",
   "no-curve": "",
-  ...Object.fromEntries(SAMPLERS.map((name) => [`row-${name}`, `<th scope="row">${name}</th><td class="number waiting">–</td>`])),
+  ...Object.fromEntries(SAMPLERS.map((name) => [`row-${name}`, `<th scope="row">${name.replace("poisson", "Poisson")}</th><td class="number waiting">–</td>`])),
 };
 const PATIENCE = 800; // milliseconds that a first answer may take before a newer question replaces it
 let statement = null;
