@@ -71,8 +71,8 @@ class PartsWriter:
             compression: of the Parquet files.
             first_part: the part that begins with the first batch to write.
             dictionary_encoded: the columns that Parquet encodes with a dictionary of its own; True for all columns.
-            without_nulls: the columns in which no row of the epoch lacks a value. Their schema may allow missing
-                values; the files do not, which saves a third of the time of reading them.
+            without_nulls: the columns in which no row of the epoch lacks a value. The parts store them as required,
+                which saves decoding whether each value is there.
             reused: memory for ordering rows, if several writers are used in turn.
         """
         self._directory, self._manifest = directory, manifest
