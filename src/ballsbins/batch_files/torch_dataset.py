@@ -53,7 +53,7 @@ class TensorBatch(dict[str, Any]):
         layout: _Layout = [
             (dtype.str, [(name, values.shape) for name, values in some]) for dtype, some in ordered
         ]
-        memory = bytearray().join([values for _, some in ordered for _, values in some])
+        memory = bytearray().join([values.data for _, some in ordered for _, values in some])
         return _from_one, (_handed_over(memory), layout, others, list(self))
 
 
