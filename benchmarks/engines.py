@@ -8,6 +8,9 @@ to the plain copy. That of two workers is to one, by the clock, and means someth
 is what the machine gives to two processes that have nothing in common: two plain copies of half of the files each,
 side by side, against one copy of all files. Two cores share their caches, the memory and the disk, so it is below 2.
 
+Batches are read beside a plain read of the same files and one of the table, as pyarrow writes it by default. The
+first tells what the reader adds to decoding, the second what batches cost whoever has been reading the table.
+
 The plain copy, the builds and the reads run several times in turn, and the least time of each counts.
 
 DuckDB and polars put the same rows in a random order, DuckDB within the same memory limit. What they do not give:
@@ -129,11 +132,15 @@ def plain_read(source, _):
     import pyarrow.parquet as pq
 
     rows = 0
-    for path in sorted((source / "epoch-000000").glob("part-*.parquet")):
+    for path in sorted(source.rglob("*.parquet")):
         file = pq.ParquetFile(path, memory_map=True)
         for group in range(file.num_row_groups):
             rows += file.read_row_group(group, use_threads=False).num_rows
     return rows
+
+
+def table_read(source, _):
+    return plain_read(source, _)
 
 
 def batch_read(source, _):
@@ -144,7 +151,8 @@ def batch_read(source, _):
 
 PEERS, HALVES = (duckdb_sort, polars_sort), (even_files, odd_files)
 JOBS = {
-    job.__name__: job for job in (plain_copy, *HALVES, engine, two_workers, *PEERS, plain_read, batch_read)
+    job.__name__: job
+    for job in (plain_copy, *HALVES, engine, two_workers, *PEERS, plain_read, table_read, batch_read)
 }
 
 
@@ -211,8 +219,8 @@ def measure(rows, folder, builds, reads):
         found[job.__name__] = [run(job.__name__, source, copy)]
         shutil.rmtree(copy)
     for _ in range(reads):
-        for job in (plain_read, batch_read):
-            found.setdefault(job.__name__, []).append(run(job.__name__, out, out))
+        for name, place in (("plain_read", out), ("table_read", source), ("batch_read", out)):
+            found.setdefault(name, []).append(run(name, place, out))
     assert all(took["rows"] == rows for runs in found.values() for took in runs)
     sizes = tree_bytes(source), tree_bytes(out)
     shutil.rmtree(source)
@@ -239,7 +247,7 @@ def main():
         plain, built, two, halves = (
             found[job.__name__] for job in (plain_copy, engine, two_workers, HALVES[-1])
         )
-        read, batches = (found[job.__name__] for job in (plain_read, batch_read))
+        read, whole, batches = (found[job.__name__] for job in (plain_read, table_read, batch_read))
         growth.append((rows, built))
         table = [
             ("plain read and write", plain, None, ""),
@@ -249,9 +257,12 @@ def main():
             ("  two plain copies at once, wall", halves, plain["wall"] / halves["wall"], ""),
             ("DuckDB, ORDER BY hash", found["duckdb_sort"], found["duckdb_sort"]["cpu"] / plain["cpu"], ""),
             ("polars, sort and sink", found["polars_sort"], found["polars_sort"]["cpu"] / plain["cpu"], ""),
-            ("plain sequential read", read, None, ""),
-            ("batches, rows per CPU second", batches, read["cpu"] / batches["cpu"], "≥ 0.95"),
-            ("batches, rows per second", batches, read["wall"] / batches["wall"], "≥ 0.95"),
+            ("plain read of the table", whole, None, ""),
+            ("plain read of the batch files", read, None, ""),
+            ("batches, rows per CPU second", batches, read["cpu"] / batches["cpu"], ""),
+            ("  the same, of the table", batches, whole["cpu"] / batches["cpu"], "≥ 0.95"),
+            ("batches, rows per second", batches, read["wall"] / batches["wall"], ""),
+            ("  the same, of the table", batches, whole["wall"] / batches["wall"], "≥ 0.95"),
         ]
         for name, took, ratio, bound in table:
             shown = "" if ratio is None else f"{ratio:.2f}"

@@ -92,7 +92,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("limit", [200_000, 12_000_000])  # in pass one; in pass two
+@pytest.mark.parametrize("limit", [200_000, 8_000_000])  # in pass one; in pass two
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_leaves_nothing(limit, large, tmp_path):
     """The system refuses to let a file grow, as a full disk or a quota does."""

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ballsbins import BallsAndBins, Shuffle
-from ballsbins.batch_files import BatchFiles
+from ballsbins.batch_files import BatchFiles, build_plan
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
@@ -106,6 +106,28 @@ def test_row_groups_hold_whole_batches_and_come_rank_by_rank(files, whole):
         assert len(rows) > 4 * ranks, "there are several runs of batches"
         offsets = np.load(some.paths(0)[0].path)
         assert set(np.cumsum(rows.reshape(-1, ranks).sum(axis=1)).tolist()) <= set(offsets.tolist())
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60, 613, 997])
+@pytest.mark.parametrize("bucket_bytes", [15_000, 40_000, 75_000, 105_000, 400_000])
+def test_no_part_and_no_bucket_is_much_shorter_than_the_others(
+    steps, bucket_bytes, folder, tiny, monkeypatch
+):
+    """A short one would have short row groups, one for each rank, and each of them costs as much as a long one."""
+    monkeypatch.setattr(build_plan, "_LEAST_PART_BYTES", 170_000)
+    monkeypatch.setattr(type(tiny), "bucket_bytes", bucket_bytes)
+    monkeypatch.setattr(type(tiny), "max_files", 1_000)
+    made = plan_build(open_inputs([folder]), BallsAndBins(steps), memory=tiny, workers=2)
+    part, ranges = made.batches_per_file, made.ranges()
+    parts = -(-steps // part)
+    assert part * parts - steps < parts, "all parts but the last ones would have fewer batches otherwise"
+    assert ranges.group % part == 0
+    buckets = -(-ranges.group // ranges.width)
+    assert ranges.width * buckets - ranges.group < buckets
+    planned = max(1, steps * bucket_bytes / (ROWS * made.row_bytes))
+    assert ranges.width <= 1.25 * planned + 1
+    if buckets > 1:
+        assert ranges.width >= planned / 2, "buckets are not smaller than they need to be"
 
 
 @OTHER

@@ -128,18 +128,17 @@ class BuildPlan:
 
     @cached_property
     def batches_per_file(self) -> int:
-        """Batches in one part: enough for a file of reasonable size, but with several parts per worker."""
-        total = max(1.0, self.row_bytes * self.written_rows)
+        """Batches in one part: enough for a file of reasonable size, but with several equal parts per worker."""
+        steps, total = self.sampler.steps, max(1.0, self.row_bytes * self.written_rows)
         wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
-        return int(max(1, min(self.sampler.steps, wanted * self.sampler.steps // total)))
+        parts = -(-steps // int(max(1, min(steps, wanted * steps // total))))
+        return -(-steps // parts)
 
     def ranges(self, num_places: int | None = None) -> Ranges:
-        """How places are divided into files for sorting.
+        """How places are divided into files for sorting. One worker sorts and writes a group: some whole parts.
 
         Args:
-            num_places: the number of places, if it differs from the number of batches. A group of ranges is one or
-                more whole parts, which one worker sorts and writes. If places are not batches, all ranges form one
-                group.
+            num_places: the number of places, if they are not batches; all ranges then form one group.
         """
         spilled = int(self.num_examples * self.row_bytes)
         wanted = max(1, min(-(-spilled // self.share.bucket_bytes), self.share.max_files))
@@ -150,6 +149,8 @@ class BuildPlan:
         width = max(1, steps // wanted)
         if width >= group:
             group = width = group * (width // group)
+        else:  # equal ranges, a quarter longer at most: a short one would have short row groups, one for each rank
+            width = -(-group // max(1, -(-(4 * group - width) // (4 * width))))
         ranges = Ranges(0, steps, group, width)
         # too many files: use wider ranges, which are scattered again later
         while len(ranges) > self.share.max_files:

@@ -63,6 +63,18 @@ class EpochReader:
         table = arrow.ipc.open_stream(content).read_all()
         return {name: table.column(name).chunk(0) for name in table.column_names}
 
+    @cached_property
+    def _nullable(self) -> dict[str, bool]:
+        return {column.name: column.nullable for column in self.manifest.columns}
+
+    def shown_schema(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of batches for a schema of rows: a value may be missing where the manifest says so.
+
+        A part says less: in this epoch no value of the column is missing. All batches of a run have one schema. The
+        metadata of a part are its row groups, whose sizes are secret: no batch carries them into a log.
+        """
+        return arrow.schema([entry.with_nullable(self._nullable[entry.name]) for entry in schema])
+
     def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
         """The number of rows of every batch that belong to one rank."""
         return (np.diff(self.offsets) + ranks - 1 - rank) // ranks
@@ -125,6 +137,7 @@ class _Piece(NamedTuple):
                 field = table.field(place).with_type(empty.type)
                 table = table.set_column(place, field, values)
         batch = _one_batch(table)
+        batch = arrow.RecordBatch.from_arrays(batch.columns, schema=self.epoch.shown_schema(batch.schema))
         return batch.slice(self.skip) if self.skip else batch
 
     def _in_order(self, table: pa.Table) -> pa.Table:
@@ -138,11 +151,11 @@ class _Piece(NamedTuple):
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table, which has rows, as one record batch, whose slices cost a third of a table's; without metadata."""
+    """A table, which has rows, as one record batch, whose slices cost a third of a table's."""
     batches = table.to_batches()
     if len(batches) > 1:
         batches = table.combine_chunks().to_batches()
-    return batches[0].replace_schema_metadata(None)
+    return batches[0]
 
 
 def read_batches(
@@ -202,10 +215,10 @@ def _read_pieces(
 
 
 def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
-    """A batch without rows, with the schema of the files."""
+    """A batch without rows, with the schema of the others."""
     part = epoch.part(0, epoch.files.parts[0])
     part.close()
-    schema = part.schema
+    schema = epoch.shown_schema(part.schema)
     for name, empty in epoch.dictionaries.items():
         place = schema.get_field_index(name)
         schema = schema.set(place, schema.field(place).with_type(empty.type))

@@ -19,8 +19,9 @@ truncated as in memory: the rows with the smallest `truncation_words` stay. With
 exactly B rows: the real ones first, then rows of weight 0 whose other columns mean nothing. The last column is then
 `weight`, a 32-bit float that is 1 or 0.
 
-`columns` states which arrays a column becomes, the same in every batch (`batch_files.columns`). Dictionary columns
-are stored as their 32-bit codes.
+`columns` states which arrays a column becomes, the same in every batch (`batch_files.columns`), and whether a value
+may be missing (`nullable`). A part may declare a nullable column as required if none of its values in this part is
+missing: readers follow the manifest. Dictionary columns are stored as their 32-bit codes.
 
 Checksums are 64-bit xxh3 hashes, as hexadecimal digits. Each row group has one, over all bytes from the end of the
 previous row group (or the beginning of the file) to its own end. They are stored in the Parquet footer under
@@ -60,7 +61,10 @@ from ballsbins.samplers import Sampler
 from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
-FORMAT_VERSION = 3  # 2 added `run`; 3 added the types of columns, checksums, names of files and ranks
+# 2 added `run`; 3 added the types of columns, checksums, names of files and ranks; 4 lets parts require columns that
+# the manifest calls nullable
+FORMAT_VERSION = 4
+_READ_VERSIONS = (3, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 ROW_GROUPS_KEY = "ballsbins.row_groups"  # metadata key in the footer of a part
 WEIGHT_COLUMN = "weight"
@@ -221,7 +225,7 @@ class Manifest:
     def from_dict(saved: Mapping[str, Any]) -> Manifest:
         """Build the manifest from plain data. All fields must be present, and no others."""
         found = (saved.get("format"), saved.get("format_version"))
-        if found != (FORMAT, FORMAT_VERSION):
+        if found not in [(FORMAT, version) for version in _READ_VERSIONS]:
             advice = "Update ballsbins if this was written by a later version."
             if found in ((FORMAT, 1), (FORMAT, 2)):
                 advice = (

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PIPED = 1 << 20  # bytes
-_ALIGNED = 64  # bytes: alignment of the tensors of a batch within their shared memory
+
+# the arrays of one dtype in the order in which they are sent: the dtype, and the name and shape of each array
+_Layout = list[tuple[str, list[tuple[str, tuple[int, ...]]]]]
 
 
 class TensorBatch(dict[str, Any]):
@@ -38,38 +40,51 @@ class TensorBatch(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         """Put all tensors into one block; other values, such as text, are sent unchanged."""
-        layout, arrays_of, others, end = [], [], {}, 0
+        arrays_of: dict[np.dtype[Any], list[tuple[str, NDArray[Any]]]] = {}
+        others = {}
         for name, value in self.items():
-            if not isinstance(value, torch.Tensor) or value.device.type != "cpu" or value.requires_grad:
+            values = _as_array(value)
+            if values is None:
                 others[name] = value
-                continue
-            values = np.ascontiguousarray(value.numpy())
-            layout.append((name, end, str(value.dtype).removeprefix("torch."), values.shape))
-            arrays_of.append(values)
-            end += -(-values.nbytes // _ALIGNED) * _ALIGNED
-        memory = np.empty(end, np.uint8)
-        for (_, begin, _, _), values in zip(layout, arrays_of, strict=True):
-            memory[begin : begin + values.nbytes] = values.reshape(-1).view(np.uint8)
+            else:
+                arrays_of.setdefault(values.dtype, []).append((name, values))
+        # Wide values first: then every array begins at a multiple of its own width.
+        ordered = sorted(arrays_of.items(), key=lambda entry: -entry[0].itemsize)
+        layout: _Layout = [
+            (dtype.str, [(name, values.shape) for name, values in some]) for dtype, some in ordered
+        ]
+        memory = bytearray().join([values.data for _, some in ordered for _, values in some])
         return _from_one, (_handed_over(memory), layout, others, list(self))
 
 
-def _handed_over(memory: NDArray[np.uint8]) -> Any:
+def _as_array(value: Any) -> NDArray[Any] | None:
+    """A tensor as an array; None for anything else, and for tensors that NumPy cannot show, as on a GPU."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    try:
+        return np.ascontiguousarray(value.numpy()) if value.ndim else value.numpy()
+    except (RuntimeError, TypeError):
+        return None
+
+
+def _handed_over(memory: bytearray) -> Any:
     """Send small data through the pipe to the other process, and large data in shared memory."""
-    return bytearray(memory) if memory.nbytes <= _PIPED else torch.from_numpy(memory)
+    return memory if len(memory) <= _PIPED else torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def _from_one(
-    memory: Any, layout: list[tuple[str, int, str, tuple[int, ...]]], others: Any, names: list[str]
-) -> TensorBatch:
-    found = dict(others)
-    buffer = memory.numpy() if isinstance(memory, torch.Tensor) else memory
-    for name, begin, dtype, shape in layout:
-        kind, count = getattr(torch, dtype), math.prod(shape)
-        if not count:  # frombuffer does not accept empty data
-            found[name] = torch.empty(shape, dtype=kind)
-            continue
-        values = torch.frombuffer(buffer, dtype=kind, count=count, offset=begin)
-        found[name] = values if len(shape) == 1 else values.view(shape)
+def _from_one(memory: Any, layout: _Layout, others: dict[str, Any], names: list[str]) -> TensorBatch:
+    found, begin = dict(others), 0
+    whole = memory.numpy() if isinstance(memory, torch.Tensor) else np.frombuffer(memory, np.uint8)
+    for dtype, columns in layout:
+        sizes = [math.prod(shape) for _, shape in columns]
+        end = begin + sum(sizes) * np.dtype(dtype).itemsize
+        values, first = whole[begin:end].view(dtype), 0
+        for (name, shape), size in zip(columns, sizes, strict=True):
+            some = values[first : first + size]
+            # A tensor of its own, not a view of a tensor of all: PyTorch counts changes of the latter together.
+            found[name] = torch.from_numpy(some if len(shape) == 1 else some.reshape(shape))
+            first += size
+        begin = end
     return TensorBatch((name, found[name]) for name in names)
 
 

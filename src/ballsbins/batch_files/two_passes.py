@@ -94,6 +94,7 @@ class Scattered:
             for row_order, scratch in zip(row_orders, scratches, strict=True)
         ]
         self.digests: Digests = {}
+        self._with_nulls: set[str] = set()  # the columns that lack a value in some row
 
     def read(self, report: Callable[[int, int], None]) -> None:
         """Run pass one; `report` receives the numbers of rows and bytes read so far.
@@ -128,6 +129,11 @@ class Scattered:
             self.workers.check()
             positions = np.arange(start, start + batch.num_rows)
             rows = plan.dictionaries.encode(batch, start)
+            self._with_nulls.update(
+                name
+                for name, column in zip(rows.schema.names, rows.columns, strict=True)
+                if column.null_count
+            )
             for sort, row_order in zip(self.sorts, self._row_orders, strict=True):
                 sort.add(worker, rows, positions, row_order.places(start, batch))
             start += batch.num_rows
@@ -151,6 +157,7 @@ class Scattered:
         """
         sort, row_order, plan = self.sorts[epoch], self._row_orders[epoch], self._plan
         progress = _Sum(lambda steps, _: report(steps))
+        without_nulls = set(plan.row_schema.names) - self._with_nulls
 
         def write(span: tuple[int, int]) -> tuple[list[StoredFile], NDArray[np.int64]]:
             writer = PartsWriter(
@@ -161,6 +168,7 @@ class Scattered:
                 compression=plan.compression,
                 first_part=manifest.part_of(span[0]) if row_order.num_places == manifest.steps else 0,
                 dictionary_encoded=plan.dictionary_encoded,
+                without_nulls=without_nulls,
                 reused=self._reused,
             )
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -58,6 +58,7 @@ class PartsWriter:
         compression: str,
         first_part: int = 0,
         dictionary_encoded: Sequence[str] | bool = True,
+        without_nulls: Collection[str] = (),
         reused: ReusedMemory | None = None,
     ) -> None:
         """Start at the beginning of a part.
@@ -70,10 +71,12 @@ class PartsWriter:
             compression: of the Parquet files.
             first_part: the part that begins with the first batch to write.
             dictionary_encoded: the columns that Parquet encodes with a dictionary of its own; True for all columns.
+            without_nulls: the columns in which no row of the epoch lacks a value. The parts store them as required,
+                which saves decoding whether each value is there.
             reused: memory for ordering rows, if several writers are used in turn.
         """
         self._directory, self._manifest = directory, manifest
-        self._schema = written_schema(schema, padded=manifest.padded_to is not None)
+        self._schema = part_schema(schema, without_nulls, padded=manifest.padded_to is not None)
         self._rows_per_group = rows_per_group
         self._options = {"compression": compression, "use_dictionary": dictionary_encoded}
         self._step = first_part * manifest.batches_per_file  # the next step to write
@@ -234,6 +237,19 @@ def written_schema(schema: pa.Schema, *, padded: bool) -> pa.Schema:
         return schema
     columns = [entry if zero(entry.type).null_count == 0 else entry.with_nullable(True) for entry in schema]
     return arrow.schema([*columns, arrow.field(WEIGHT_COLUMN, arrow.float32(), nullable=False)])
+
+
+def part_schema(schema: pa.Schema, without_nulls: Collection[str], *, padded: bool) -> pa.Schema:
+    """The schema of the parts: that of the files, with the columns required in which no value is missing.
+
+    Parquet stores for each value of any other column whether it is there. A type without a blank value stays as it
+    is, since padding needs a missing one; so does the null type, which Parquet cannot require.
+    """
+    whole = written_schema(schema, padded=padded)
+    required = [entry.name in without_nulls and not zero(entry.type).null_count for entry in whole]
+    return arrow.schema(
+        [entry.with_nullable(False) if it else entry for entry, it in zip(whole, required, strict=True)]
+    )
 
 
 def padded(batches: Arranged, size: int) -> Iterator[Arranged]:
