@@ -31,17 +31,18 @@ from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.batch_files.spark.build import hashed
 from engines import make
 
-SIZES, SMALL = (1_000_000, 4_000_000), (10_000, 20_000)
+SIZES, SMALL = (1_000_000, 3_000_000), (10_000, 20_000)
 BATCH_SIZE = 1_024
 PARTS = 8
 ENTRIES = (1_000, 5_000)  # of a manifest
 READINGS = 5  # of a manifest; the fastest counts
+MANY = 4 * 10**9  # rows of the plan in docs/spark.md
 
 
 def cpu_seconds():
     """All CPU time of this session of processes, those that have ended included (Linux)."""
     ticks = 0
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").glob("[0-9]*"):  # not self and thread-self, which are this process once more
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except (OSError, NotADirectoryError):
@@ -118,7 +119,7 @@ def bytes_below(folder, pattern="*"):
 
 
 def manifest_costs(folder):
-    """Bytes of a manifest for each part and each input file, and the seconds that reading one takes for both."""
+    """Bytes of a manifest for each part and each input file, and the CPU seconds that reading one takes for both."""
     (path,) = folder.rglob("manifest.json")
     made = Manifest.from_json(path.read_text(), path)
     (part, *_), (file, *_) = made.files.parts, made.inputs
@@ -136,9 +137,9 @@ def manifest_costs(folder):
     def seconds(content):
         times = []
         for _ in range(READINGS):
-            begin = time.perf_counter()
+            begin = time.process_time()
             Manifest.from_json(content, path)
-            times.append(time.perf_counter() - begin)
+            times.append(time.process_time() - begin)
         return min(times)
 
     less, more = ENTRIES
@@ -187,11 +188,15 @@ def report(folder, sizes, times):
     print(f"{'':9}{slope(output):8.1f} bytes of output")
     offsets = {-(-rows // BATCH_SIZE): bytes_below(folder / f"ours-{rows}", "offsets-*") for rows in sizes}
     print(f"\n{slope(offsets):.1f} bytes of offsets per batch")
+    plan = planned(folder / str(largest))
+    many = replace(plan, num_examples=MANY, sampler=BallsAndBins(-(-MANY // BATCH_SIZE)))
+    parts = -(-many.sampler.steps // many.batches_per_file)
+    print(f"{many.row_bytes:.0f} bytes per row in memory, so {MANY:,} rows make {parts:,} parts")
     per_part, per_file, took = manifest_costs(folder / f"ours-{largest}")
     print(
         f"{per_part:.0f} bytes of manifest per part, {per_file:.0f} per input file ({ENTRIES[0]:,} to {ENTRIES[1]:,})"
     )
-    print(f"{1e6 * took:.1f} µs to read one part and one input file of a manifest")
+    print(f"{1e6 * took:.1f} µs of CPU time to read one part and one input file of a manifest")
 
 
 def main():
