@@ -10,6 +10,8 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from pyarrow import fs
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from ballsbins.batch_files.store import _filesystem
+
 BUCKET = "batches"
 USER, PASSWORD = "trainer", "not a secret"
 
@@ -74,6 +76,7 @@ def serving():
     }
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
+    _filesystem.cache_clear()  # the same address may have been in a store that has ended
     try:
         made, _ = fs.FileSystem.from_uri(f"s3://{BUCKET}?allow_bucket_creation=true")
         made.create_dir(BUCKET)

@@ -34,8 +34,6 @@ from ballsbins.errors import DataError, InvalidInputError, MissingExtraError
 from ballsbins.samplers import Key
 from ballsbins.samplers.physical import truncate
 
-from .s3_store import serving
-
 _spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
 spark_cluster = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(spark_cluster)
@@ -347,19 +345,6 @@ def test_a_batch_that_no_python_worker_can_hold_is_refused_before_anything_start
     assert not (tmp_path / "out").exists()
     steps = int(re.search(r"at least (\d+) steps", str(told.value))[1])
     replace(planned, sampler=BallsAndBins(steps), wanted_workers=1).require_memory()
-
-
-def test_an_epoch_in_an_object_store(session, inputs, tmp_path, monkeypatch):
-    """Executors write through pyarrow, whatever Spark itself can reach."""
-    planned = plan_build(inputs, BallsAndBins(13))
-    local.build(planned, tmp_path / "out", KEY)
-    with serving():
-        settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        monkeypatch.setattr(session.sparkContext, "environment", session.sparkContext.environment | settings)
-        out = "s3://batches/out"
-        spark.build(planned, out, KEY, session=session, parts=3)
-        pairs = zip(batches_of(out, 0), batches_of(tmp_path / "out", 0), strict=True)
-        assert all(one.equals(two) for one, two in pairs)
 
 
 ASSIGNMENTS = {

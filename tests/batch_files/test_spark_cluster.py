@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 import sys
 import threading
 import time
@@ -19,8 +20,11 @@ from ballsbins.batch_files import build as local
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
 from ballsbins.batch_files.spark.session import ship
+from ballsbins.batch_files.store import located
 from ballsbins.cli import app
 from ballsbins.samplers import Key
+
+from .s3_store import BUCKET, serving
 
 _spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
 spark_cluster = importlib.util.module_from_spec(_spec)
@@ -105,6 +109,22 @@ def test_the_command_line_builds_on_spark(light_java, inputs, expected, tmp_path
     assert done.exit_code == 0, done.output
     assert "2,000 rows in 40 batches" in " ".join(done.output.split())
     assert agree(tmp_path / "out", expected)
+
+
+def test_executors_read_a_store_with_the_package_that_is_sent_to_them(cluster, inputs, expected):
+    with serving():
+        for file in inputs.iterdir():
+            located(f"s3://{BUCKET}/cluster/in/{file.name}").write(file.read_bytes())
+        told = {
+            f"spark.executorEnv.{name}": os.environ[name] for name in os.environ if name.startswith("AWS_")
+        }
+        planned, out = (
+            plan_build(open_inputs([f"s3://{BUCKET}/cluster/in"]), SAMPLER),
+            f"s3://{BUCKET}/cluster/out",
+        )
+        with spark.session(cluster.url, told) as session:
+            spark.build(planned, out, KEY, session=session, parts=3)
+        assert agree(out, expected)
 
 
 def test_a_worker_that_dies_changes_nothing(cluster, inputs, expected, place, tmp_path):

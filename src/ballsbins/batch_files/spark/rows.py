@@ -20,6 +20,7 @@ from ballsbins.batch_files.inputs import Inputs
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.spark import executor_functions as assignment
 from ballsbins.batch_files.spark.part_writer import BATCH, NAME, WORD
+from ballsbins.batch_files.spark.store_rows import ROW, stored_rows
 from ballsbins.errors import DataError, InvalidInputError
 from ballsbins.samplers import BallsAndBins, Key, Poisson, Shuffle
 from ballsbins.samplers.base import even_cuts
@@ -62,12 +63,26 @@ def sorted_rows(plan: BuildPlan, manifest: Manifest, session: SparkSession, secr
 
 
 def _identified(plan: BuildPlan, session: SparkSession) -> DataFrame:
-    if isinstance(plan.inputs, Positions):
+    """The input's columns and IDENTITY: the position of a row as an integer, or the bytes of a column."""
+    inputs, identity = plan.inputs, plan.identity
+    if isinstance(inputs, Positions):
         return session.range(plan.num_examples).select(
             sql.col("id").alias(POSITION), sql.col("id").alias(IDENTITY)
         )
-    counts = plan.inputs.row_counts if plan.inputs.is_parquet else None
-    return identified(session, plan.inputs, counts, plan.identity)
+    columns = [sql.col(quoted(name)) for name in inputs.schema.names]
+    by_pieces = not _spark_reaches(inputs)
+    frame = stored_rows(plan, session) if by_pieces else _read(session, inputs)
+    if identity is not None:
+        return frame.select(*columns, _as_bytes(identity, inputs.schema).alias(IDENTITY))
+    if by_pieces:
+        return frame.select(*columns, sql.col(ROW).alias(IDENTITY))
+    return _numbered(session, inputs, frame, columns)
+
+
+def _spark_reaches(inputs: Inputs) -> bool:
+    """Whether Spark reads these files without further libraries: those of a file system or of HDFS."""
+    places = [file.location for file in inputs.files]
+    return all(place.local is not None or place.address.startswith("hdfs://") for place in places)
 
 
 def _binned(
@@ -106,18 +121,11 @@ def _first_ranks(plan: BuildPlan, manifest: Manifest) -> NDArray[np.int64]:
 
 IDENTITY = "__ballsbins_identity"
 _FILE, _ROW, _FIRST = "__ballsbins_file", "__ballsbins_row", "__ballsbins_first"
-_SCHEMES = {"s3": "s3a"}  # pyarrow.fs and Hadoop use different names for the same scheme
 
 
-def identified(
-    spark: SparkSession, inputs: Inputs, counts: list[int] | None, identity: IdentityColumn | None
-) -> DataFrame:
-    """The input's columns and IDENTITY: the position of a row as an integer, or the bytes of a column."""
-    frame = _read(spark, inputs)
-    columns = [sql.col(quoted(name)) for name in inputs.schema.names]
-    if identity is not None:
-        return frame.select(*columns, _as_bytes(identity, inputs.schema).alias(IDENTITY))
-    if counts is None:
+def _numbered(spark: SparkSession, inputs: Inputs, frame: DataFrame, columns: list[Column]) -> DataFrame:
+    """Files that Spark has read, with the position of each row as IDENTITY."""
+    if not inputs.is_parquet:
         raise InvalidInputError(
             "the identity column",
             None,
@@ -125,7 +133,7 @@ def identified(
             "Spark cannot number the rows of text files: name a unique column, convert them to Parquet, or use the "
             "embedded engine.",
         )
-    files = spark.createDataFrame(_first_rows(frame, inputs, counts), f"{_FILE} string, {_FIRST} bigint")
+    files = spark.createDataFrame(_first_rows(frame, inputs), f"{_FILE} string, {_FIRST} bigint")
     source = [
         sql.col("_metadata.file_path").alias(_FILE),
         sql.col("_metadata.row_index").alias(_ROW),
@@ -174,11 +182,11 @@ def _as_pyarrow_reads(entry: pa.Field) -> Column:
     return column.alias(entry.name)
 
 
-def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tuple[str, int]]:
+def _first_rows(frame: DataFrame, inputs: Inputs) -> list[tuple[str, int]]:
     """The address of every file as Spark's `_metadata.file_path` writes it, and the position of its first row."""
     first: dict[str, int] = {}
     position = 0
-    for file, count in zip(inputs.files, counts, strict=True):
+    for file, count in zip(inputs.files, inputs.row_counts, strict=True):
         address = _normal(_address(file))
         if address in first:
             raise InvalidInputError("the inputs", file.shown, "named once", "Name every file once.")
@@ -199,10 +207,7 @@ def _first_rows(frame: DataFrame, inputs: Inputs, counts: list[int]) -> list[tup
 
 def _address(file: File) -> str:
     """The address under which Spark finds a file."""
-    if file.location.local is not None:
-        return f"file:{file.location.path}"
-    scheme, _, rest = file.shown.partition("://")
-    return f"{_SCHEMES.get(scheme, scheme)}://{rest}"
+    return f"file:{file.location.path}" if file.location.local is not None else file.shown
 
 
 def _normal(address: str) -> str:
