@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ballsbins.accounting.search import LARGEST_EPSILON
 from ballsbins.bound import Bound
 from ballsbins.comparison import at_equal_noise
 from ballsbins.errors import InvalidInputError
@@ -167,3 +168,10 @@ def meaning(answers: Mapping[str, Bound], delta: float | None) -> str:
     else:
         how = "like Poisson, and as easy as shuffling"
     return f"{lie}balls-and-bins has {what} ≤ {up(float(bins.upper), 4)}, {how}."
+
+
+def if_unbounded(bounds: Sequence[Bound]) -> str | None:
+    """What an ε of ∞ means, if there is one."""
+    if all(float(bound.lower) < LARGEST_EPSILON for bound in bounds):
+        return None
+    return f"An ε above {LARGEST_EPSILON:.0f} is no privacy, and is not computed: ∞. Take a larger σ."

@@ -260,7 +260,7 @@ def test_what_is_there_is_not_built_again_and_must_be_of_the_same_run(folder, ta
     pq.write_table(table.slice(1), tmp_path / "other.parquet")
     for arguments, what in (
         ((folder, out, BallsAndBins(41), key), "sampler"),
-        ((folder, out, BallsAndBins(40), Key.from_seed(9)), "key_commitment"),
+        ((folder, out, BallsAndBins(40), Key.from_seed(9)), "the key"),
         ((tmp_path / "other.parquet", out, BallsAndBins(40), key), "num_examples"),
     ):
         with pytest.raises(DataError, match=f"has {what} .* not of one run"):

@@ -102,7 +102,7 @@ def test_a_key_of_a_run_builds_that_run_and_no_other(made, tmp_path):
     assert build(made, out, mine, 1).run == mine.run
     with pytest.raises(DataError, match=f"of the run {mine.run}, but the key is of the run {other.run}"):
         build(made, out, other, 2)
-    with pytest.raises(DataError, match=r"has key_commitment .* not of one run"):
+    with pytest.raises(DataError, match=r"has the key .* not of one run.* Use the key file"):
         build(made, out, Key(bytes(32)), 2)
     assert BatchFiles.open(out).epochs == (0, 1)
 
@@ -113,7 +113,7 @@ def test_a_directory_with_epochs_of_two_runs_is_refused(made, tmp_path):
     shutil.copytree(tmp_path / "b" / "epoch-000001", tmp_path / "a" / "epoch-000001")
     with pytest.raises(DataError, match=r"Epoch 1 has run '\w+', but epoch 0 has '\w+': they are not of one"):
         BatchFiles.open(tmp_path / "a").batches(1)
-    with pytest.raises(DataError, match=r"has run '\w+', but epoch 1 has '\w+'"):
+    with pytest.raises(DataError, match=r"has run '\w+', but the one that is there has '\w+'"):
         build(made, tmp_path / "a", MASTER, 2)
 
 

@@ -281,6 +281,11 @@ def test_a_value_that_no_option_takes_is_named(words, value):
     assert "Value error" not in shown
 
 
+def test_an_epsilon_beyond_all_is_explained():
+    assert "no privacy" in answer("epsilon", "-s", "0.01", "-T", "100", "-d", "1e-6")
+    assert "no privacy" not in answer("epsilon", "-s", "0.1", "-T", "100", "-d", "1e-6")
+
+
 def test_help_shows_no_value_for_options_that_take_none():
     shown = answer("epsilon", "--help")
     assert "bool" not in shown.lower()

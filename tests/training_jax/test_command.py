@@ -182,6 +182,13 @@ def test_training_on_batch_files_is_their_run(place, built, whole):
     assert other.key_commitment == key.commitment()
 
 
+def test_epochs_that_are_not_built_yet_are_told_before_training(place, built, tmp_path):
+    few = ("--noise-multiplier", 0.9, "--batches", built[0], "--stop-after", 1)
+    assert "not built" not in run(*options(place, tmp_path / "one", *few)).output
+    more = run(*options(place, tmp_path / "more", *few, "--epochs", 10**6)).output
+    assert f"Epoch {len(BatchFiles.open(built[0]).epochs)} is not built yet" in more
+
+
 def test_batches_in_an_object_store(place, tmp_path):
     """What `build --out s3://…` wrote, `train --batches s3://…` reads, step by step; a damaged part is named."""
     files, out = "s3://batches/ads", tmp_path / "out"

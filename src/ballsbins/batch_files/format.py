@@ -201,9 +201,13 @@ class Manifest:
                 what, here, there = name, mine[name], theirs[name]
                 if name == "inputs":
                     what, here, there = _first_difference(self.inputs, other.inputs)
+                advice = "Build into another directory, or remove the old run's epochs first."
+                if name == "key_commitment":
+                    what, advice = "the key", f"Use the key file of the epochs that are there. Or: {advice}"
+                one = "the one that is there" if other.epoch == self.epoch else f"epoch {other.epoch}"
                 raise DataError(
-                    f"Epoch {self.epoch} has {what} {here!r}, but epoch {other.epoch} has {there!r}: "
-                    "they are not of one run. Build into another directory, or remove the old run's epochs first."
+                    f"Epoch {self.epoch} has {what} {here!r}, but {one} has {there!r}: they are not of one run. "
+                    f"{advice}"
                 )
 
     def _of_the_run(self) -> dict[str, Any]:

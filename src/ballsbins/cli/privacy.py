@@ -59,7 +59,7 @@ def epsilon(
     answers = [(f"ε at δ = {stated(point)}", bound) for point, bound in zip(delta, bounds, strict=True)]
     if json:
         return _print_json(bounds)
-    warnings = [too_large_delta(max(delta), run.examples)]
+    warnings = [too_large_delta(max(delta), run.examples), ask.if_unbounded(bounds)]
     if run.sampler is None:
         warnings.append(ask.if_shuffled(mechanism, delta=delta))
     return _show(mechanism, derived, answers, warnings)

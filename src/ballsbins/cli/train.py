@@ -173,6 +173,15 @@ def train(
     )
     out_console = Console(stderr=True, highlight=False) if json else output.console()
     introduce(out_console, dataset, plan, delta, derived)
+    if files is not None:
+        there = files.epochs
+        missing = next(epoch for epoch in range(len(there) + 1) if epoch not in there)
+        if missing < plan.epochs:
+            out_console.print(
+                f"Epoch {missing} is not built yet. If it is still missing when it is its turn, training stops; the "
+                "same command continues it.",
+                style="yellow",
+            )
     with stopping() as stopped, training_bar(out_console) as show:
         result = run(
             dataset,
