@@ -81,19 +81,15 @@ def machine():
 
 
 def load(made):
-    """What other programs did meanwhile, as far as it was recorded."""
-    known = {name: one["others"] for name, one in made.items() if "others" in one}
-    busiest = max(known, key=known.get)
-    most, cores = known[busiest], made[busiest]["cores"]
+    """What other programs did meanwhile."""
+    busiest = max(made, key=lambda name: made[name]["others"])
+    most, cores = made[busiest]["others"], made[busiest]["cores"]
     if most <= IDLE:
-        told = f"The machine was idle otherwise: other programs used at most {most:g} of its {cores} cores."
-    else:
-        told = (
-            f"Other programs used up to {most:g} of the {cores} cores on average (during `{busiest}.json`), which "
-            "can lengthen single times; ratios suffer less."
-        )
-    unknown = " and ".join(f"`{name}.json`" for name in made if name not in known)
-    return told + (f" It was not recorded for {unknown}." if unknown else "")
+        return f"The machine was idle otherwise: other programs used at most {most:g} of its {cores} cores."
+    return (
+        f"Other programs used up to {most:g} of the {cores} cores on average (during `{busiest}.json`), which can "
+        "lengthen single times; ratios suffer less."
+    )
 
 
 def why(row):

@@ -177,7 +177,7 @@ def main():
                 "DataLoader, num_workers=1",
                 cpu := least("loader_with_a_worker", place / "for-1", 2),
                 cpu / alone,
-                "≤ 4",
+                "",
             ),
         ]
     print(f"{rows:,} rows of 40 columns, batches of {BATCH_SIZE}")
