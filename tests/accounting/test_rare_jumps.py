@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from ballsbins import Mechanism, Poisson
-from ballsbins.accounting.curve import REMOVE
+from ballsbins.accounting.curve import ADD, REMOVE
+from ballsbins.accounting.epochs import poisson_moments
+from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.fourier import Grid
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.epochs.survey import Split
@@ -121,3 +123,37 @@ def test_nodes_are_never_so_many_that_memory_runs_out():
     moments = StepMoments(0.1, 2)
     for at in (1e-2, 1e-6):
         assert len(moments._points(moments.split_spacing(Split.at_valley(at, math.inf)))[0]) < 40_000
+
+
+def test_no_lattice_is_refined_blindly_for_a_direction_that_does_not_decide(monkeypatch):
+    """Near the largest loss of `add` no lattice gives a lower bound, and finer ones took half a minute."""
+    made, build = [], ComposedCurve._build
+
+    def watched(self, h, floor, finer):
+        lattice = build(self, h, floor, finer)
+        made.extend(pair.log_p.size for pair, _ in lattice.above)
+        return lattice
+
+    monkeypatch.setattr(ComposedCurve, "_build", watched)
+    found = Mechanism(Poisson(79), 0.2).epsilon(1e-6).directions[ADD]
+    end = -79 * math.log1p(-1 / 79)
+    assert found.upper <= end * (1 + 1e-9)
+    assert found.upper - found.lower < 1e-3 * end
+    assert made
+    assert max(made) < 50_000
+
+
+def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
+    """Near its largest loss δ of `add` is below e^−600; every question there used to lay lines of 2¹⁷ points."""
+    lengths, fourier = [], poisson_moments.fourier
+
+    def watched(position, weight, coarse, line):
+        lengths.append(line.highest)
+        return fourier(position, weight, coarse, line)
+
+    monkeypatch.setattr(poisson_moments, "fourier", watched)
+    curve = exact(Mechanism(Poisson(79), 0.4))
+    assert curve._lay(ADD, 0.97, 0.0) is None
+    assert not lengths
+    assert curve._lay(ADD, 0.8, 0.0) is not None
+    assert lengths

@@ -338,9 +338,10 @@ class ComposedCurve(Curve):
                 continue
             ratio = float(np.max(gap[matters] / wanted[matters]))
             # stop: the other direction decides, or refining no longer helps; the bounds are valid, if wide
-            decided = bool(np.all(upper[matters] < _DECIDED * theirs[matters] - _DECIDED_MORE))
-            failed = direction in lattice.failures and math.isinf(ratio)
-            if failed or ratio > _GAINING * worst or (decided and tries > 0):
+            limit, nothing_below = _DECIDED * theirs[matters] - _DECIDED_MORE, math.isinf(ratio)
+            decided = bool(np.all((own if nothing_below else upper)[matters] < limit))
+            failed = direction in lattice.failures and nothing_below
+            if failed or ratio > _GAINING * worst or (decided and (tries > 0 or nothing_below)):
                 return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
             worst, tries = ratio, tries + 1
             h, finer = self._finer(lattice, ratio)
