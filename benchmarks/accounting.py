@@ -162,7 +162,7 @@ def poisson(count, least, largest):
 
 
 def dp_accounting_bracket(sigma, steps, total, delta):
-    """dp_accounting's optimistic and pessimistic ε; None if it fails, or takes more than a minute."""
+    """dp_accounting's optimistic and pessimistic ε; None if it fails, needs a minute, or they contradict."""
     code = (
         "import sys; from dp_accounting.pld import privacy_loss_distribution as p;"
         "s, q, n, d = float(sys.argv[1]), 1 / int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]);"
@@ -175,7 +175,7 @@ def dp_accounting_bracket(sigma, steps, total, delta):
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return None
     lower, upper = (float(word) for word in done.stdout.split())
-    return (lower, upper) if np.isfinite(upper) else None
+    return (lower, upper) if np.isfinite(upper) and lower <= upper else None
 
 
 def calibration():

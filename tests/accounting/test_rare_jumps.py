@@ -157,3 +157,11 @@ def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
     assert not lengths
     assert curve._lay(ADD, 0.8, 0.0) is not None
     assert lengths
+
+
+def test_lines_that_seem_too_long_are_laid_if_they_may_be_short():
+    """With 22 jumps to expect, lines seem 100 times as long as they turn out to be."""
+    run = Mechanism(Poisson(361_485), 0.1213, 22)
+    lower, _, upper = exact(run).exactly(np.array([45.0, 200.0, 500.0]), REMOVE)
+    assert (upper - lower < 1e-9).all()
+    assert run.epsilon(2e-5).lower == 700.0

@@ -70,7 +70,9 @@ _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
 _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
 _LONGEST, _SHORTEST = 2**17, 2**10  # most points of a line, and the least number to which one is halved
-_HOPELESS = 64  # how many times longer than the longest a line may seem to be, and still be tried
+# How many times longer than the longest a line may seem to be, and still be tried: on the left only, where δ is tiny
+# if a line is long. On the right, with many rare jumps, lines turn out to be much shorter than they seem.
+_HOPELESS = 64
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
 _TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
@@ -362,7 +364,7 @@ class Product:
     ) -> tuple[Line, float]:
         """Lay one line, doubling its length until its end is negligible, or halving it until it can be laid."""
         grid = Grid.covering(period, self._end(term, split, together))
-        if grid.highest > _HOPELESS * _LONGEST:
+        if not self._right and grid.highest > _HOPELESS * _LONGEST:
             raise NoLine("much too far")
         grid = grid.shortened(_LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
