@@ -164,3 +164,18 @@ def test_little_noise_over_many_steps_is_answered_in_closed_form():
     most = 1000 * np.log(10 / 9)
     assert most - 1e-3 < add.lower <= add.upper <= most * (1 + 1e-9)
     assert (remove.lower, remove.upper) == (700.0, np.inf)
+
+
+def test_add_is_not_composed_where_remove_decides_and_closed_forms_are_close(monkeypatch):
+    """Composing took minutes here, for a direction that cannot decide."""
+    curve = PoissonCurve(0.1262, 293_483, 6 * 293_483)
+    monkeypatch.setattr(
+        PoissonCurve, "_composed", lambda self, epsilon: pytest.fail(f"composed at {epsilon}")
+    )
+    found = curve.log_delta(np.array([0.5, 5.9995]), ADD)
+    assert (found.lower < found.upper).all()
+    assert found.upper[0] - found.lower[0] < 0.1
+    assert (
+        found.upper
+        <= PoissonMaximumCurve(0.1262, 293_483, 6 * 293_483).log_delta(np.array([0.5, 5.9995]), REMOVE).lower
+    ).all()

@@ -29,6 +29,8 @@ from ballsbins.accounting.gaussian import log_hockey_stick
 _STRIKE = 8 * U  # rounding of K′ − 1 (B16)
 _LOG_STRIKE, _PART = 2 * U, 4  # rounding of log K′, relative to its size and four units (B16)
 _LARGE = 30.0  # from this ε on, expm1 may grow too large: log K′ comes from ε + log T instead
+# how much less accuracy in ε is enough for a direction that does not decide, or what error of log δ
+_LESS, _ROUGHLY = 10.0, 0.1
 _EDGE = 16 * U  # rounding of −n·log(1 − q), and of 1 − e^{ε−edge} (B1)
 _POWER = 128 * U  # rounding of n·log Φ: scipy's log_ndtr is off by a few tens of roundings (B16)
 _LEAST_GAP = 1e-300  # least distance from the edge, to avoid 0/0
@@ -174,7 +176,10 @@ class PoissonCurve(ComposedCurve):
         closed = self._maximum.at(epsilon, direction)
         lower, value, upper = closed.lower, closed.upper.copy(), closed.upper.copy()
         with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
-            rest = upper - lower > self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
+            gap, close = upper - lower, self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
+            # composing may take minutes near the largest loss, so less is enough where `remove` is shown to decide
+            decided = upper <= self._maximum.at(epsilon, REMOVE).lower
+            rest = gap > np.where(decided, np.maximum(_LESS * close, _ROUGHLY), close)
         if rest.any():
             found = self._composed(epsilon[rest])
             upper[rest] = np.minimum(upper[rest], found.upper)
