@@ -259,10 +259,10 @@ def main():
             ("polars, sort and sink", found["polars_sort"], found["polars_sort"]["cpu"] / plain["cpu"], ""),
             ("plain read of the table", whole, None, ""),
             ("plain read of the batch files", read, None, ""),
-            ("batches, rows per CPU second", batches, read["cpu"] / batches["cpu"], ""),
-            ("  the same, of the table", batches, whole["cpu"] / batches["cpu"], "≥ 0.95"),
-            ("batches, rows per second", batches, read["wall"] / batches["wall"], ""),
-            ("  the same, of the table", batches, whole["wall"] / batches["wall"], "≥ 0.95"),
+            ("batches, rows per CPU second", batches, read["cpu"] / batches["cpu"], "≥ 0.95"),
+            ("  the same, of the table", batches, whole["cpu"] / batches["cpu"], ""),
+            ("batches, rows per second", batches, read["wall"] / batches["wall"], "≥ 0.95"),
+            ("  the same, of the table", batches, whole["wall"] / batches["wall"], ""),
         ]
         for name, took, ratio, bound in table:
             shown = "" if ratio is None else f"{ratio:.2f}"
