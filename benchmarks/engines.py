@@ -139,10 +139,6 @@ def plain_read(source, _):
     return rows
 
 
-def table_read(source, _):
-    return plain_read(source, _)
-
-
 def batch_read(source, _):
     from ballsbins.batch_files import BatchFiles
 
@@ -151,8 +147,7 @@ def batch_read(source, _):
 
 PEERS, HALVES = (duckdb_sort, polars_sort), (even_files, odd_files)
 JOBS = {
-    job.__name__: job
-    for job in (plain_copy, *HALVES, engine, two_workers, *PEERS, plain_read, table_read, batch_read)
+    job.__name__: job for job in (plain_copy, *HALVES, engine, two_workers, *PEERS, plain_read, batch_read)
 }
 
 
@@ -219,8 +214,12 @@ def measure(rows, folder, builds, reads):
         found[job.__name__] = [run(job.__name__, source, copy)]
         shutil.rmtree(copy)
     for _ in range(reads):
-        for name, place in (("plain_read", out), ("table_read", source), ("batch_read", out)):
-            found.setdefault(name, []).append(run(name, place, out))
+        for name, job, place in (
+            ("plain_read", plain_read, out),
+            ("table_read", plain_read, source),
+            ("batch_read", batch_read, out),
+        ):
+            found.setdefault(name, []).append(run(job.__name__, place, out))
     assert all(took["rows"] == rows for runs in found.values() for took in runs)
     sizes = tree_bytes(source), tree_bytes(out)
     shutil.rmtree(source)
@@ -247,7 +246,7 @@ def main():
         plain, built, two, halves = (
             found[job.__name__] for job in (plain_copy, engine, two_workers, HALVES[-1])
         )
-        read, whole, batches = (found[job.__name__] for job in (plain_read, table_read, batch_read))
+        read, whole, batches = (found[name] for name in ("plain_read", "table_read", "batch_read"))
         growth.append((rows, built))
         table = [
             ("plain read and write", plain, None, ""),

@@ -14,12 +14,20 @@ import time
 from pathlib import Path
 
 import pyspark
+import pytest
 from filelock import FileLock
 
 from ballsbins.batch_files.spark.session import MissingJavaError, require_java
 
 _SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for Java that starts fast and does not run long
+# PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
+OPEN_SOCKETS = [
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings(
+        r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+    ),
+]
 _PATIENCE = 120.0  # seconds until something that never comes is an error
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import gc
-import importlib.util
 import os
 import pickle
 import re
@@ -11,7 +10,6 @@ import stat
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -34,17 +32,11 @@ from ballsbins.errors import DataError, InvalidInputError, MissingExtraError
 from ballsbins.samplers import Key
 from ballsbins.samplers.physical import truncate
 
-_spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
-spark_cluster = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(spark_cluster)
+from . import spark_cluster
 
-# PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
 pytestmark = [
     pytest.mark.xdist_group("spark"),  # one Java process serves them all
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings(
-        r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    *spark_cluster.OPEN_SOCKETS,
 ]
 
 ROWS = 1000

@@ -1,12 +1,10 @@
 """Spark for real: a standalone master and two workers on the loopback, one of which loses its power at work."""
 
 import gc
-import importlib.util
 import os
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +22,13 @@ from ballsbins.batch_files.store import located
 from ballsbins.cli import app
 from ballsbins.samplers import Key
 
+from . import spark_cluster
 from .s3_store import BUCKET, serving
 
-_spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
-spark_cluster = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(spark_cluster)
-
-# PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
 pytestmark = [
     pytest.mark.xdist_group("spark cluster"),
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings(
-        r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    *spark_cluster.OPEN_SOCKETS,
 ]
 
 MASTER = Key(bytes(range(32)))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,19 +25,12 @@ from ballsbins.cli import main
 from ballsbins.errors import DataError
 from ballsbins.samplers import Key
 
+from . import spark_cluster
 from .s3_store import BUCKET, serving
 
-_spec = importlib.util.spec_from_file_location("spark_cluster", Path(__file__).with_name("spark_cluster.py"))
-spark_cluster = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(spark_cluster)
-
-# PySpark leaves it to the garbage collector to close the sockets by which it talks to Java.
 pytestmark = [
     pytest.mark.xdist_group("spark"),  # one Java process serves them all
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.filterwarnings(
-        r"ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
-    ),
+    *spark_cluster.OPEN_SOCKETS,
 ]
 
 ROWS = 1000
