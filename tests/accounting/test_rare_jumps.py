@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ballsbins import Mechanism, Poisson
+from ballsbins.accounting import poisson
 from ballsbins.accounting.curve import ADD, REMOVE
 from ballsbins.accounting.epochs import poisson_moments
 from ballsbins.accounting.epochs.composition import ComposedCurve
@@ -77,14 +78,23 @@ def test_where_delta_is_nearly_one_it_is_said_at_once(epsilon):
     assert PoissonCurve(1.0, 1000, 1000).log_delta(np.array([epsilon]), REMOVE).lower[0] < -1.0
 
 
-def test_the_affinity_against_simulation():
-    """E√S of one step: one sample in 10⁶ deviates by 6 of its standard errors with probability 2·10⁻⁹."""
+def test_many_certain_jumps_leave_no_privacy_and_are_not_composed(monkeypatch):
+    """605 jumps of about 23 each: δ(700) is nearly 1, and √X does not show it."""
+    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    found = PoissonCurve(0.118, 408_222, 605 * 408_222).log_delta(np.array([700.0]), REMOVE)
+    assert found.lower[0] >= -1e-12
+
+
+def test_the_powers_against_simulation():
+    """E S^{1−t} of one step: one sample in 10⁶ deviates by 6 of its standard errors with probability 2·10⁻⁹."""
     curve, s, q = PoissonCurve(0.5, 10, 2), 2.0, 0.1
     g = np.random.default_rng(1).standard_normal(10**6)
-    root = np.sqrt(1.0 - q + q * np.exp(s * g - 0.5 * s * s))
-    error = 6.0 * root.std() / 1e3
-    assert math.exp(0.5 * curve._log_affinity) == pytest.approx(root.mean(), abs=error)
-    assert abs(root.mean() - math.sqrt(1.0 - q)) > error  # a wrong affinity would be seen
+    ratio = 1.0 - q + q * np.exp(s * g - 0.5 * s * s)
+    for tilt, log_power in zip(poisson._TILTS, curve._log_powers, strict=True):
+        power = ratio ** (1.0 - tilt)
+        error = 6.0 * power.std() / 1e3
+        assert math.exp(0.5 * log_power) == pytest.approx(power.mean(), abs=error)
+    assert abs(np.sqrt(ratio).mean() - math.sqrt(1.0 - q)) > error  # a wrong power would be seen
 
 
 def test_body_and_jumps_of_a_split_law():
@@ -145,7 +155,7 @@ def test_no_lattice_is_refined_blindly_for_a_direction_that_does_not_decide(monk
 
 
 def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
-    """Near its largest loss δ of `add` is below e^−600; every question there used to lay lines of 2¹⁷ points."""
+    """Next to the largest loss of `add`, every question used to lay lines of 2¹⁷ points and give them up again."""
     lengths, fourier = [], poisson_moments.fourier
 
     def watched(position, weight, coarse, line):
@@ -153,10 +163,12 @@ def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
         return fourier(position, weight, coarse, line)
 
     monkeypatch.setattr(poisson_moments, "fourier", watched)
-    curve = exact(Mechanism(Poisson(79), 0.4))
-    assert curve._lay(ADD, 0.97, 0.0) is None
+    curve = exact(Mechanism(Poisson(75), 0.191))
+    assert curve._lay(ADD, 1.0064154, 0.0) is None
+    curve = exact(Mechanism(Poisson(89), 1.06, 2))
+    assert curve._lay(ADD, 1.959, 0.0) is None  # δ is about e^−1200
     assert not lengths
-    assert curve._lay(ADD, 0.8, 0.0) is not None
+    assert curve._lay(ADD, 1.64, 0.0) is not None
     assert lengths
 
 

@@ -110,9 +110,9 @@ class OrBounds(Curve):
         """That of the curve."""
         return self.curve.rough_epsilon(log_deltas, direction)
 
-    def stretch(self, epsilon: float) -> tuple[float, float]:
+    def stretch(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """That of the curve."""
-        return self.curve.stretch(epsilon)
+        return self.curve.stretch(epsilon, direction)
 
     def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
         """That of the curve."""

@@ -130,7 +130,7 @@ class Curve(ABC):
         """Estimate where δ(ε) = e^{log_deltas}, to start a search; None if the method has no estimate."""
         return None
 
-    def stretch(self, epsilon: float) -> tuple[float, float]:
+    def stretch(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """Return the range of ε around one that the same computation answers; ask for these together."""
         return 0.0, math.inf
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from ballsbins.accounting.curve import ADD, ANSWER, REMOVE, Array, Curve, Direction, Interval, U
@@ -29,8 +30,9 @@ from ballsbins.accounting.gaussian import log_hockey_stick
 _STRIKE = 8 * U  # rounding of K′ − 1 (B16)
 _LOG_STRIKE, _PART = 2 * U, 4  # rounding of log K′, relative to its size and four units (B16)
 _LARGE = 30.0  # from this ε on, expm1 may grow too large: log K′ comes from ε + log T instead
-# how much less accuracy in ε is enough for a direction that does not decide, or what error of log δ
-_LESS, _ROUGHLY = 10.0, 0.1
+# how much less accuracy in ε is enough for a direction that does not decide, or what error of log δ; any is if log δ
+# is larger than the last number, since such a δ means no privacy
+_LESS, _ROUGHLY, _LARGE_DELTA = 10.0, 0.1, math.log(0.1)
 _EDGE = 16 * U  # rounding of −n·log(1 − q), and of 1 − e^{ε−edge} (B1)
 _POWER = 128 * U  # rounding of n·log Φ: scipy's log_ndtr is off by a few tens of roundings (B16)
 _LEAST_GAP = 1e-300  # least distance from the edge, to avoid 0/0
@@ -38,7 +40,8 @@ _THRESHOLDS = 65  # number of C to try; each gives a valid bound, so more can on
 _FARTHEST, _DOUBLE = 10.0, 36.0  # deviations: beyond, events are too rare to matter; Φ(−36) is still a double
 # B35: how far above ε losses must lie, and minus the log of how rarely they may not; a bound on log δ that follows
 _DISTANCE, _NEARLY_ONE = 32.0, -1e-13
-_AFFINITY_POINTS = 4001  # points of the integral of √S: even for σ = 0.05 it has more than twelve digits
+_TILTS = 0.5 ** np.arange(1, 9)  # t of the same: the more jumps are certain, the smaller the best one
+_POWER_POINTS = 4001  # points of the integral of S^{1−t}: even for σ = 0.05 it has more than twelve digits
 # Beyond this fraction of the largest loss, step ε back by these factors.
 _LAST, _BACK = 0.9, (0.9, 0.8, 0.7, 0.5)
 
@@ -167,7 +170,7 @@ class PoissonCurve(ComposedCurve):
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Return bounds by composition; for `add`, also use the closed-form bounds from the maximum."""
         if direction == REMOVE:
-            sure = self._log_affinity + 0.5 * (epsilon + _DISTANCE) < -_DISTANCE
+            sure = self._nearly_one(epsilon)
             rows = np.stack([np.full(epsilon.shape, _NEARLY_ONE), *np.zeros((2, epsilon.size))])
             if not sure.all():
                 found = super().at(epsilon[~sure], direction)
@@ -178,8 +181,9 @@ class PoissonCurve(ComposedCurve):
         with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
             gap, close = upper - lower, self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
             # composing may take minutes near the largest loss, so less is enough where `remove` is shown to decide
-            decided = upper <= self._maximum.at(epsilon, REMOVE).lower
-            rest = gap > np.where(decided, np.maximum(_LESS * close, _ROUGHLY), close)
+            decided = self._nearly_one(epsilon) | (upper <= self._maximum.at(epsilon, REMOVE).lower)
+            enough = np.where(lower > _LARGE_DELTA, np.inf, np.maximum(_LESS * close, _ROUGHLY))
+            rest = gap > np.where(decided, enough, close)
         if rest.any():
             found = self._composed(epsilon[rest])
             upper[rest] = np.minimum(upper[rest], found.upper)
@@ -187,17 +191,25 @@ class PoissonCurve(ComposedCurve):
             value[rest] = np.clip(found.value, lower[rest], upper[rest])
         return Interval(lower, value, upper)
 
-    @cached_property
-    def _log_affinity(self) -> float:
-        """Log E√X of the product X of all steps, by which δ is bounded from below where it is nearly 1 (B35).
+    def _nearly_one(self, epsilon: Array) -> NDArray[np.bool_]:
+        """Whether it is easy to see that δ(ε) of `remove` is nearly 1."""
+        bounds = self._log_powers + np.outer(epsilon + _DISTANCE, _TILTS)
+        return np.asarray(bounds.min(axis=1) < -_DISTANCE)
 
-        P(log X < ε + d) ≤ E√X·e^{(ε+d)/2} by Markov's inequality, and δ(ε) ≥ (1 − e^{−d})·P(log X ≥ ε + d).
-        For one step E√S = 1 − ½E(√S − 1)², a sum of positive terms.
+    @cached_property
+    def _log_powers(self) -> Array:
+        """Log E X^{1−t} of the product X of all steps for every tilt t: where δ is nearly 1, it shows this (B35).
+
+        P(log X < ε + d) ≤ E X^{1−t}·e^{t(ε+d)} by Markov's inequality, and δ(ε) ≥ (1 − e^{−d})·P(log X ≥ ε + d).
+        For one step and a = 1 − t, E S^a = 1 − E[1 + a(S − 1) − S^a], the mean of a positive number.
         """
-        g, s = np.linspace(-_FARTHEST, _FARTHEST + self._s, _AFFINITY_POINTS), self._s
-        root = np.sqrt(1.0 + self._q * np.expm1(s * g - 0.5 * s * s))
+        g, s = np.linspace(-_FARTHEST, _FARTHEST + self._s, _POWER_POINTS), self._s
+        excess = self._q * np.expm1(s * g - 0.5 * s * s)  # S − 1
         density = np.exp(-0.5 * g * g) * (g[1] - g[0]) / math.sqrt(2.0 * math.pi)
-        return self._taken * math.log1p(-0.5 * float(((root - 1.0) ** 2 * density).sum()))
+        a = 1.0 - _TILTS[:, None]
+        power = np.expm1(a * np.log1p(excess))
+        below = a * excess - power - _STRIKE * (np.abs(a * excess) + np.abs(power))
+        return np.asarray(self._taken * np.log1p(-np.maximum(below, 0.0) @ density))
 
     def _composed(self, epsilon: Array) -> Interval:
         """Return `add` by composition. Near the largest loss this has no upper bound; δ falls, so use a smaller ε."""

@@ -125,7 +125,7 @@ def _start(table: _Table, curve: Curve, direction: Direction, targets: Array) ->
     else:
         centre = np.nan_to_num(guess, nan=table.scale)
         if targets.size == 1:
-            low, high = curve.stretch(float(centre[0]))
+            low, high = curve.stretch(float(centre[0]), direction)
             low, high = max(low, (1.0 - _AROUND_ONE) * centre[0]), min(high, (1.0 + _AROUND_ONE) * centre[0])
             points = 0.5 * (low + high) + 0.5 * (high - low) * _CHEBYSHEV
         else:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import (
     ADD,
@@ -36,7 +37,9 @@ _FLOOR = 1e-13  # never claim a smaller relative error than this
 _REACH = 0.2  # how far around a place its lines serve, relative; at least half a stride
 # The search for a rough ε works in log ε, in deviations, between these ends: it starts at the Gaussian's value and
 # takes at most this many Newton steps, none longer than this, until one is short.
-_ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 14.0), 14, 1.5, 0.1
+_ENDS, _MOST_LOOKS, _LONGEST_STEP, _CLOSE_GUESS = (-7.0, 14.0), 24, 1.5, 0.1
+_TO_MOST = 25.0  # how much farther it may go if losses are bounded: up to e^−25 of the largest loss from it
+_SEEN, _BLIND_STEP = 1.5, 0.5  # from farther than this in log(−log δ), steps are not shorter than that
 _FLATTEST = 0.05  # least slope of log(−log δ) in log ε that a Newton step assumes, so that no step explodes
 _LEAST_LOG = 1e-3  # smaller values of −log δ are treated as this, to keep its logarithm finite
 # the error floor grows by its own size for every 25 of |log δ|: that is the rounding of the logarithm
@@ -44,6 +47,8 @@ _PER_DIGITS = 25.0
 _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 # stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
 _ASIDE = 25.0
+_NEAR_MOST = 0.5  # the largest loss is near if it is larger than ε by less than this fraction of ε
+_MANY_RUNS = 64  # with fewer, lines near the largest loss are too long to be laid in little time
 _ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
 _STRIDE, _LINEAR, _RATIO = 4.0, 8.0, 1.4  # places: every 4 deviations up to 8, then by a factor of 1.4
 
@@ -87,26 +92,50 @@ class ProductCurve(Curve):
     def _look(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """Log δ by the saddlepoint formula, and its slope."""
         product = self._product(direction)
-        place = float(_places(epsilon / product.deviation)) * product.deviation
-        return product.look(epsilon, place + self._reach(place))
+        place = float(self._places(np.array([epsilon]), direction)[0])
+        return product.look(epsilon, place + self._reach(place, direction))
 
-    def _reach(self, place: float) -> float:
+    def _places(self, epsilon: Array, direction: Direction) -> Array:
+        """The place of every ε. If the largest loss is near, the distance to it is what counts."""
+        deviation, left = self._product(REMOVE).deviation, self._most(direction) - epsilon
+        usual = _places(epsilon / deviation) * deviation
+        with np.errstate(divide="ignore", invalid="ignore"):
+            near = self._most(direction) - _RATIO ** np.round(np.log(left) / math.log(_RATIO))
+        return np.where(self._near_most(epsilon, direction), near, usual)
+
+    def _near_most(self, epsilon: Array, direction: Direction) -> NDArray[np.bool_]:
+        """Whether the largest loss is near, and there are enough steps for short lines there."""
+        left = self._most(direction) - epsilon
+        many = self._product(direction).count >= _MANY_RUNS
+        return many & (left > 0.0) & (left < _NEAR_MOST * epsilon)
+
+    def _most(self, direction: Direction) -> float:
+        """The largest loss, ∞ if there is none."""
+        return -self._product(direction).least if direction == ADD else math.inf
+
+    def _reach(self, place: float, direction: Direction) -> float:
         """How far around a place its sheet serves."""
-        return max(0.5 * _STRIDE * self._product(REMOVE).deviation, _REACH * place)
+        usual = max(0.5 * _STRIDE * self._product(REMOVE).deviation, _REACH * place)
+        return min(usual, _REACH * (self._most(direction) - place))
 
     def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array:
         """A first guess of ε from log δ, by the saddlepoint formula."""
         product = self._product(direction)
         known: dict[float, float] = {}  # x = log ε, in deviations → y = log(−log δ), of slope 2 if Gaussian
+        per_most = product.deviation / self._most(direction)  # x is the log of ε/(1 − ε/most) if losses are bounded
         for target in {_log_minus(float(log_deltas.min())), _log_minus(float(log_deltas.max()))}:
-            low, high = _ENDS
+            low, high = _ENDS[0], _ENDS[1] + (_TO_MOST if per_most > 0.0 else 0.0)
             x = 0.5 * (target + math.log(2.0))
             for _ in range(_MOST_LOOKS):
-                epsilon = product.deviation * math.exp(x)
+                left = 1.0 / (1.0 + per_most * math.exp(x))
+                epsilon = product.deviation * math.exp(x) * left
                 log, slope = self._look(epsilon, direction)
                 known[x] = y = _log_minus(log)
                 low, high = (x, high) if y < target else (low, x)
-                step = (target - y) / max(slope * epsilon / min(log, -_LEAST_LOG), _FLATTEST)
+                step = (target - y) / max(slope * epsilon * left / min(log, -_LEAST_LOG), _FLATTEST)
+                if abs(target - y) > _SEEN:  # y bends, and where δ is nearly 1 there is nothing to see
+                    least = _BLIND_STEP if log < -_LEAST_LOG else _LONGEST_STEP
+                    step = math.copysign(max(abs(step), least), step)
                 if abs(step) < _CLOSE_GUESS:
                     known[x + step] = target
                     break
@@ -118,11 +147,16 @@ class ProductCurve(Curve):
         at = np.array(sorted(known))
         minus = np.maximum.accumulate([known[x] for x in at])
         wanted = [_log_minus(float(log)) for log in log_deltas]
-        return np.asarray(product.deviation * np.exp(np.interp(wanted, minus, at)))
+        unbounded = np.exp(np.interp(wanted, minus, at))
+        return np.asarray(product.deviation * unbounded / (1.0 + per_most * unbounded))
 
-    def stretch(self, epsilon: float) -> tuple[float, float]:
+    def stretch(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The range of ε that share a place with this one."""
-        deviation = self._product(REMOVE).deviation
+        deviation, most = self._product(REMOVE).deviation, self._most(direction)
+        if self._near_most(np.array([epsilon]), direction)[0]:
+            power = math.floor(math.log(most - epsilon) / math.log(_RATIO) + 0.5)
+            high, low = (_RATIO ** (power + side) for side in (-0.5, 0.5))
+            return most - (1.0 - _ROUNDED) * low, most - (1.0 + _ROUNDED) * high
         x = epsilon / deviation
         if x < _LINEAR - 0.5 * _STRIDE:
             low, high = (_STRIDE * (math.floor(x / _STRIDE + 0.5) + side) for side in (-0.5, 0.5))
@@ -161,7 +195,7 @@ class ProductCurve(Curve):
 
     def _impossible(self, epsilon: float, direction: Direction) -> bool:
         """Whether δ(ε) = 0 because no loss is that large."""
-        return direction == ADD and -epsilon < self._product(direction).least
+        return epsilon > self._most(direction)
 
     def _possible(self, epsilon: Array, direction: Direction) -> Array:
         rows = self.exactly(epsilon, direction)
@@ -187,7 +221,7 @@ class ProductCurve(Curve):
         product = self._product(direction)
         log, error = np.full(epsilon.size, -np.inf), np.full(epsilon.size, np.inf)
         laid = np.zeros(epsilon.size, dtype=bool)
-        places = _places(epsilon / product.deviation) * product.deviation
+        places = self._places(epsilon, direction)
         for place in np.unique(places):
             here = np.flatnonzero(places == place)
             sheet = self._sheet(direction, float(place))
@@ -223,7 +257,7 @@ class ProductCurve(Curve):
     def _sheet(self, direction: Direction, place: float) -> Lines | None:
         key = (direction, place)
         if key not in self._sheets:
-            self._sheets[key] = self._lay(direction, place, self._reach(place))
+            self._sheets[key] = self._lay(direction, place, self._reach(place, direction))
         return self._sheets[key]
 
     def _lay(self, direction: Direction, epsilon: float, reach: float) -> Lines | None:

@@ -113,12 +113,11 @@ class Line:
         total, growth = self._sum(self.integrand, self.period, k)
         half, _ = self._sum(self.integrand[:, ::2], 0.5 * self.period, k)
         error = self.slack + U * (self.weight * (4 + np.abs(unit)) + self.turning * np.abs(k))
-        with np.errstate(over="ignore", invalid="ignore"):
-            (images, size), (more, _) = (
-                self._images(k, period) * np.exp(-unit) for period in (self.period, 0.5 * self.period)
-            )
+        (images, size), (more, _) = (
+            self._images(k, period, unit) for period in (self.period, 0.5 * self.period)
+        )
         total, half = total - images, half - more
-        error = error + (ANSWER + self.off) * size
+        error = error + (ANSWER * (1.0 + np.abs(unit)) + self.off) * size
         with np.errstate(divide="ignore", invalid="ignore"):
             d = np.abs(half / total - 1.0)
             error = error + np.abs(total) * np.minimum(np.where(np.isnan(d), 1.0, d), 1.0)
@@ -143,17 +142,15 @@ class Line:
         sums = (padded.reshape(2, rows, 1, width) @ inner)[:, :, 0, :]
         return np.asarray((step / math.pi) * (sums * outer).sum(axis=1).real)
 
-    def _images(self, k: Array, period: float) -> Array:
-        """The part of the images of the curve that is linear in K, and the sum of the sizes of its two terms."""
-        if self.c > 1.0:
-            a, b = math.exp(-(self.c - 1.0) * period), math.exp(-self.c * period)
-            n = np.floor(k / period) + 1.0
-            parts = self.mean * a**n / (1.0 - a), self.mass * np.exp(k) * b**n / (1.0 - b)
-        else:
-            a, b = math.exp(self.c * period), math.exp((self.c - 1.0) * period)
-            n = np.floor(-k / period) + 1.0
-            parts = self.mass * np.exp(k) * a**n / (1.0 - a), self.mean * b**n / (1.0 - b)
-        return np.stack([parts[0] - parts[1], parts[0] + parts[1]])
+    def _images(self, k: Array, period: float, unit: Array) -> Array:
+        """The part of the images of the curve that is linear in K, in units of e^unit, and the size of its terms."""
+        sign = 1.0 if self.c > 1.0 else -1.0
+        n = np.floor(sign * k / period) + 1.0
+        mean, mass = abs(self.c - 1.0) * period, abs(self.c) * period
+        with np.errstate(over="ignore", invalid="ignore"):
+            means = self.mean * np.exp(-n * mean - unit) / -math.expm1(-mean)
+            masses = self.mass * np.exp(k - n * mass - unit) / -math.expm1(-mass)
+            return np.stack([sign * (means - masses), means + masses])
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,13 @@ class StepMoments(Moments):
         return float(min(self.spacing, max(fine, _FINEST)))
 
     def rough(self, c: Array, split: Split | None) -> Array:
-        """Log M_body at real c outside of [0, 1]; if the law is split, from its density."""
+        """Log M_body at real c outside of [0, 1]; if the law is split, from its density.
+
+        Left of 0 it is as precise as the nodes: a large tilt shows how far every loss is from the least one.
+        """
+        if split is None and c[0] < 0.0:
+            loss, log_terms, _ = self._at(self.spacing)
+            return np.logaddexp(0.0, np.log(c * (c - 1.0)) + _log_sums(loss, log_terms, c - 2.0))
         if split is None or not split.law:
             return super().rough(c, split)
         loss, log_weight = self._law
@@ -97,6 +103,10 @@ class StepMoments(Moments):
 
     def rough_along(self, c: float, y: Array, split: Split | None) -> Complex:
         """M_body at u = c + iy, likewise."""
+        if split is None and c < 0.0:
+            loss, log_terms, _ = self._at(self.spacing)
+            u, exponent = c + 1j * y, log_terms + (c - 2.0) * loss
+            return np.asarray(1.0 + u * (u - 1.0) * (np.exp(1j * np.outer(y, loss)) @ np.exp(exponent)))
         if split is None or not split.law:
             return super().rough_along(c, y, split)
         loss, log_weight = self._law

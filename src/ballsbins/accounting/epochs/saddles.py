@@ -42,15 +42,14 @@ _COARSE = 1.25  # ratio of the losses at which v may be cut off
 _MOST_JUMPS = 12  # most jumps of one term: an expansion that needs more is not used
 _MOST_SPLITS = 12  # most splits of single runs, one after the other
 _MOST_TRIES = 3  # ways of splitting that are tried, the best first
-# fraction of the value beyond the end of a line: no more than the error of the best curves of single runs
-_END = 1e-13
+_END = 1e-13  # part of the value beyond the end of a line: no more than the error of the best single curves
 _ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
 # a loss this far below 1.2 times the log of the value does not matter; else survey deeper by the last factor
 _DEEPER, _BELOW_VALUE, _FURTHER = 1.2, 60.0, 1.35
 _SPARE = 20.0  # how far a saddle may lie below a Gaussian's, in logs
 _SAME_VALLEY = 0.95  # a valley at more than this fraction of the last one's place is the same valley
-_LEAST_VALUE = -750.0  # log of the value below which no jump is followed farther
+_LEAST_VALUE = -750.0  # no jump is followed below this log of a value, and no line is laid for a log δ below it
 # how far above K to look for a jump, and at how many places
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 # A line becomes very long if log K is this many deviations and jumps make up less than this many e-folds of M^n.
@@ -364,7 +363,8 @@ class Product:
     ) -> tuple[Line, float]:
         """Lay one line, doubling its length until its end is negligible, or halving it until it can be laid."""
         grid = Grid.covering(period, self._end(term, split, together))
-        if not self._right and grid.highest > _HOPELESS * _LONGEST:
+        tiny = together - k < _LEAST_VALUE
+        if not self._right and (tiny or grid.highest > _HOPELESS * _LONGEST):
             raise NoLine("much too far")
         grid = grid.shortened(_LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
