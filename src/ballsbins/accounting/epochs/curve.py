@@ -48,7 +48,6 @@ _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 # stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
 _ASIDE = 25.0
 _NEAR_MOST = 0.5  # the largest loss is near if it is larger than ε by less than this fraction of ε
-_MANY_RUNS = 64  # with fewer, lines near the largest loss are too long to be laid in little time
 _ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
 _STRIDE, _LINEAR, _RATIO = 4.0, 8.0, 1.4  # places: every 4 deviations up to 8, then by a factor of 1.4
 
@@ -101,13 +100,12 @@ class ProductCurve(Curve):
         usual = _places(epsilon / deviation) * deviation
         with np.errstate(divide="ignore", invalid="ignore"):
             near = self._most(direction) - _RATIO ** np.round(np.log(left) / math.log(_RATIO))
-        return np.where(self._near_most(epsilon, direction), near, usual)
+        return np.where(self._near_most(epsilon, direction), np.maximum(near, 0.0), usual)
 
     def _near_most(self, epsilon: Array, direction: Direction) -> NDArray[np.bool_]:
-        """Whether the largest loss is near, and there are enough steps for short lines there."""
-        left = self._most(direction) - epsilon
-        many = self._product(direction).count >= _MANY_RUNS
-        return many & (left > 0.0) & (left < _NEAR_MOST * epsilon)
+        """Whether the largest loss is so near that the usual place might lie beyond it."""
+        most, half = self._most(direction), 0.5 * _STRIDE * self._product(REMOVE).deviation
+        return (epsilon < most) & (most - epsilon < np.maximum(_NEAR_MOST * epsilon, half))
 
     def _most(self, direction: Direction) -> float:
         """The largest loss, ∞ if there is none."""
@@ -156,7 +154,7 @@ class ProductCurve(Curve):
         if self._near_most(np.array([epsilon]), direction)[0]:
             power = math.floor(math.log(most - epsilon) / math.log(_RATIO) + 0.5)
             high, low = (_RATIO ** (power + side) for side in (-0.5, 0.5))
-            return most - (1.0 - _ROUNDED) * low, most - (1.0 + _ROUNDED) * high
+            return max(most - (1.0 - _ROUNDED) * low, 0.0), most - (1.0 + _ROUNDED) * high
         x = epsilon / deviation
         if x < _LINEAR - 0.5 * _STRIDE:
             low, high = (_STRIDE * (math.floor(x / _STRIDE + 0.5) + side) for side in (-0.5, 0.5))

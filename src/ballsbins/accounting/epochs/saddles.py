@@ -69,9 +69,6 @@ _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
 _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
 _LONGEST, _SHORTEST = 2**17, 2**10  # most points of a line, and the least number to which one is halved
-# How many times longer than the longest a line may seem to be, and still be tried: on the left only, where δ is tiny
-# if a line is long. On the right, with many rare jumps, lines turn out to be much shorter than they seem.
-_HOPELESS = 64
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
 _TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
@@ -305,9 +302,10 @@ class Product:
         return found
 
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
-        """Twice the least period whose images are small."""
+        """Twice the least period whose images are small; beyond the least loss there is nothing."""
+        narrow = self.deviation if self._right else min(self.deviation, k - self.least)
         candidates = np.geomspace(
-            4 * self.deviation, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
+            4 * narrow, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
         )
         worst = np.full(candidates.shape, -np.inf)
         envelope = self._sizes.envelope(split, term.jumps)
@@ -345,8 +343,9 @@ class Product:
                 sure = size > size[0] - 1.0
                 known &= sure if moments.faithful else np.logical_and.accumulate(sure)
             left = log[1:] + np.log(ends) - log[0] + term.height - together - math.log(_END) + 1.0
-            # the integrand may dip and rise again, where jumps turn against each other: the last such place counts
-            matters = np.flatnonzero((left > 0.0) & known[1:])
+            # On the right it may dip and rise again, where jumps turn against each other: the last place counts.
+            matters = left > 0.0 if self._right else np.logical_and.accumulate(left > 0.0)
+            matters = np.flatnonzero(matters & known[1:])
             at = min(int(matters[-1]) + 1 if matters.size else 0, ends.size - 1)
             end, fallen = float(ends[at]), float(log[0] - log[at + 1])
             # where moments become too small to be known, the integrand goes on falling at least like a Gaussian
@@ -363,8 +362,8 @@ class Product:
     ) -> tuple[Line, float]:
         """Lay one line, doubling its length until its end is negligible, or halving it until it can be laid."""
         grid = Grid.covering(period, self._end(term, split, together))
-        tiny = together - k < _LEAST_VALUE
-        if not self._right and (tiny or grid.highest > _HOPELESS * _LONGEST):
+        # on the right, with many rare jumps, lines turn out to be much shorter than they seem
+        if not self._right and (grid.highest > _LONGEST or together - k < _LEAST_VALUE):
             raise NoLine("much too far")
         grid = grid.shortened(_LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
