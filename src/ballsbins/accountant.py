@@ -15,7 +15,7 @@ import numpy as np
 from ballsbins import _check
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE, Array, Curve, Direction, Kind
 from ballsbins.accounting.one_epoch.renyi import MOST_ORDER, renyi_divergence
-from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, epsilon_at, largest_log_delta
+from ballsbins.accounting.search import LARGEST_EPSILON, BothDirections, largest_log_delta
 from ballsbins.accounting.tradeoff import true_positive_rate
 from ballsbins.accounting.truncated import least_max_batch_size
 from ballsbins.bound import Bound, Directions, Number, Quantity
@@ -57,11 +57,15 @@ def delta_bound(
         "epsilon", epsilon, "a finite number from -700 to 700", lambda x: np.abs(x) <= LARGEST_EPSILON
     )
     curve = _curve(mechanism, method)
-    sides, penalties = {}, {}
-    for direction in DIRECTIONS:
-        found, penalties[direction] = curve.with_penalty(points, direction)
-        sides[direction] = found.rows
-    return _bound(mechanism, curve, "log_delta" if log else "delta", sides, np.shape(epsilon), penalties)
+    found = {direction: curve.with_penalty(points, direction) for direction in DIRECTIONS}
+    sides = {direction: interval.rows for direction, (interval, _) in found.items()}
+
+    def penalty(way: Direction | None) -> Array:
+        if way is not None:
+            return found[way][1]
+        return np.where(sides[REMOVE][2] < sides[ADD][2], found[ADD][1], found[REMOVE][1])
+
+    return _bound(mechanism, curve, "log_delta" if log else "delta", sides, np.shape(epsilon), penalty)
 
 
 def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "auto") -> Bound:
@@ -71,15 +75,15 @@ def epsilon_bound(mechanism: Run, delta: Number, method: str | MonteCarlo = "aut
     if curve.pointwise:
         advice = "State the grid of ε to answer for together: MonteCarlo(epsilons=(…))."
         raise InvalidInputError("epsilons", None, "given to search for ε by Monte Carlo", advice)
-    truncated = curve.untruncated is not curve
-    if truncated:
+    if curve.untruncated is not curve:
         for point in points:
             _check_truncation(mechanism, curve, float(point))
     sides = BothDirections(curve, np.log(points))
-    if not truncated:
-        return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), worst=sides.worst)
-    penalties = {way: curve.penalty_share(sides[way][2], np.log(points)) for way in DIRECTIONS}
-    return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), penalties)
+
+    def penalty(way: Direction | None) -> Array:
+        return curve.penalty_share((sides.worst if way is None else sides[way])[2], np.log(points))
+
+    return _bound(mechanism, curve, "epsilon", sides, np.shape(delta), penalty, sides.worst)
 
 
 def _curve(mechanism: Run, method: str | MonteCarlo) -> Curve:
@@ -95,7 +99,7 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
     δ(ε) + (1 + e^ε)·p ≤ δ has a solution if and only if p ≤ max_ε (δ − δ(ε)) / (1 + e^ε).
     """
     target = np.log([delta])
-    start = max(float(epsilon_at(curve.untruncated, direction, target)[2, 0]) for direction in DIRECTIONS)
+    start = float(BothDirections(curve.untruncated, target).worst[2, 0])
     if np.isinf(start):  # even without truncation no ε is known to be large enough: the answer will be ∞
         return
     allowed = 0.0
@@ -198,19 +202,19 @@ def _bound(
     quantity: Quantity,
     sides: Mapping[Direction, Array],
     shape: tuple[int, ...],
-    penalties: Mapping[Direction, Array] = MappingProxyType({}),
+    penalty: Callable[[Direction | None], Array] | None = None,
     worst: Array | None = None,
 ) -> Bound:
     """Build the Bound of the larger direction, with its share of the penalty.
 
-    `sides` has lower, value and upper of each direction. `worst` is the larger direction if that is already known
-    (and there is no penalty); `sides` is then evaluated only on demand.
+    `sides` has lower, value and upper of each direction. `worst` is the larger direction if that is already known;
+    `sides` is then evaluated only on demand. `penalty` is what truncation uses up in a direction, or in the larger.
     """
 
     def shaped(numbers: Array) -> Number:
         return float(numbers[0]) if shape == () else numbers.reshape(shape)
 
-    def part(rows: Array, penalty: Array, **more: Any) -> Bound:
+    def part(rows: Array, way: Direction | None, **more: Any) -> Bound:
         kind, method = curve.kind, curve.method
         if curve is mechanism.curve:
             kind, method = _said(curve, quantity, rows)
@@ -221,22 +225,13 @@ def _bound(
                 [np.nextafter(rows[0], 0.0), rows[1], np.minimum(np.nextafter(rows[2], 2.0), 1.0)]
             )
         lower, value, upper = (shaped(row) for row in rows)
-        return Bound(quantity, lower, value, upper, kind, method, curve.confidence, shaped(penalty), **more)
+        lost = shaped(np.zeros(rows.shape[1]) if penalty is None else penalty(way))
+        return Bound(quantity, lower, value, upper, kind, method, curve.confidence, lost, **more)
 
     if worst is None:
-        remove, add = (sides[direction] for direction in DIRECTIONS)
-        worst, second = np.maximum(remove, add), remove[2] < add[2]
-    else:
-        second = np.zeros(worst.shape[1], dtype=bool)
-    none = np.zeros(worst.shape[1])
-    lost = {direction: penalties.get(direction, none) for direction in DIRECTIONS}
-    later = {str(way): partial(lambda way: part(sides[way], lost[way]), way) for way in DIRECTIONS}
-    return part(
-        worst,
-        np.where(second, lost[ADD], lost[REMOVE]),
-        directions=Directions(later),
-        mechanism=MappingProxyType(mechanism.to_dict()),
-    )
+        worst = np.maximum(sides[REMOVE], sides[ADD])
+    later = {str(way): partial(lambda way: part(sides[way], way), way) for way in DIRECTIONS}
+    return part(worst, None, directions=Directions(later), mechanism=MappingProxyType(mechanism.to_dict()))
 
 
 def _said(curve: Curve, quantity: Quantity, rows: Array) -> tuple[Kind, str]:

@@ -154,7 +154,7 @@ def test_no_lattice_is_refined_blindly_for_a_direction_that_does_not_decide(monk
     assert max(made) < 20_000
 
 
-def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
+def test_lines_that_would_be_far_too_long_are_given_up_early(monkeypatch):
     """Next to the largest loss of `add`, every question used to lay lines of 2¹⁷ points and give them up again."""
     lengths, fourier = [], poisson_moments.fourier
 
@@ -163,13 +163,30 @@ def test_lines_that_would_be_far_too_long_are_not_laid(monkeypatch):
         return fourier(position, weight, coarse, line)
 
     monkeypatch.setattr(poisson_moments, "fourier", watched)
-    curve = exact(Mechanism(Poisson(75), 0.191))
-    assert curve._lay(ADD, 1.0064154, 0.0) is None
+    assert exact(Mechanism(Poisson(75), 0.191))._lay(ADD, 1.0064154, 0.0) is None
+    assert 512 < max(lengths) < 2**13
+    lengths.clear()
     curve = exact(Mechanism(Poisson(89), 1.06, 2))
     assert curve._lay(ADD, 1.959, 0.0) is None  # δ is about e^−1200
     assert not lengths
     assert curve._lay(ADD, 1.64, 0.0) is not None
-    assert lengths
+    assert max(lengths) < 512
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "epochs", "share"),
+    [(0.1464916, 1098, 469, 0.999), (1.0117, 2, 1, 0.97), (0.4, 79, 1, 0.98), (1.1, 6, 3, 0.98)],
+)
+def test_add_is_exact_near_its_largest_loss(sigma, steps, epochs, share):
+    """As long as the tilt there came from a survey, no line was laid, and composing took seconds."""
+    curve = exact(Mechanism(Poisson(steps), sigma, epochs))
+    epsilon = np.array([share * -steps * epochs * math.log1p(-1 / steps)])
+    lower, _, upper = curve.exactly(epsilon, ADD)
+    assert upper[0] - lower[0] < 1e-6
+    second = curve.bracket._composed(epsilon)
+    assert second.lower[0] <= upper[0]
+    assert lower[0] <= second.upper[0]
+    assert abs(curve.rough_epsilon(lower, ADD)[0] - epsilon[0]) < 0.2 * (1.0 - share) / share * epsilon[0]
 
 
 def test_lines_that_seem_too_long_are_laid_if_they_may_be_short():

@@ -180,8 +180,9 @@ class PoissonCurve(ComposedCurve):
         lower, value, upper = closed.lower, closed.upper.copy(), closed.upper.copy()
         with np.errstate(invalid="ignore"):  # where both are −∞, δ is 0
             gap, close = upper - lower, self._maximum.slope(epsilon) * self.accuracy.at(epsilon)
-            # composing may take minutes near the largest loss, so less is enough where `remove` is shown to decide
-            decided = self._nearly_one(epsilon) | (upper <= self._maximum.at(epsilon, REMOVE).lower)
+            # composing may take minutes, so less is enough where `remove` is shown to decide, or to leave no privacy
+            remove = np.where(self._nearly_one(epsilon), 0.0, self._maximum.at(epsilon, REMOVE).lower)
+            decided = remove >= np.minimum(upper, _LARGE_DELTA)
             enough = np.where(lower > _LARGE_DELTA, np.inf, np.maximum(_LESS * close, _ROUGHLY))
             rest = gap > np.where(decided, enough, close)
         if rest.any():

@@ -38,7 +38,7 @@ _PAST_WIDTH = 1.5
 _QUARTERS = np.array([0.25, 0.5, 0.75])  # fractions of a bracket
 # Factors for points beyond the bracket, if one side is unknown.
 _LEFT, _RIGHT = (
-    np.array([0.0, 0.125, 0.5]),
+    np.array([0.0, 0.5, 0.9]),
     np.array([0.75, 1.0, 2.0]),
 )
 # The last three points around a root are no farther apart than this, in units of their distance.
@@ -239,6 +239,7 @@ def _sides(table: _Table, targets: Array, value: Array) -> tuple[Array, Array]:
         with np.errstate(invalid="ignore"):
             loose = ~(np.abs(found - value) <= 4 * _COARSEST * value)
         loose &= ~((found == value) | (np.isneginf(found) & (value == 0.0)))
+        loose |= np.isneginf(found) & np.isposinf(value)  # not even the side of 0 is known
         if loose.any():
             root = _roots(table, side, targets[loose])
             ends = table.bracket(side, targets[loose])
@@ -254,7 +255,8 @@ class BothDirections(Mapping[Direction, Array]):
         self._curve, self._targets = curve, np.asarray(log_deltas, dtype=np.float64).ravel()
         first = epsilon_at(curve, REMOVE, self._targets)
         self._found: dict[Direction, Array] = {REMOVE: first}
-        decided = _within(curve, ADD, first[_LOWER], self._targets)
+        open_ = np.isfinite(first[_UPPER])  # nothing is larger than ∞
+        decided = _within(curve, ADD, first[_LOWER][open_], self._targets[open_])
         self.worst = first if decided else np.maximum(first, self[ADD])
 
     def __getitem__(self, direction: Direction) -> Array:

@@ -50,9 +50,11 @@ def true_positive_rate(
     return lower, value, upper
 
 
-def best_threshold(curve: Curve, direction: Direction, false_positive_rate: float, right: float) -> float:
-    """Return the ε at which δ(ε) + e^ε·α is least, by the curve's upper bounds, if it is not beyond `right`."""
-    return _minimise(curve, direction, false_positive_rate, right)[3]
+def best_threshold(
+    curve: Curve, direction: Direction, false_positive_rate: float, between: tuple[float, float]
+) -> float:
+    """Return the ε between two others at which δ(ε) + e^ε·α is least, by the curve's upper bounds."""
+    return _minimise(curve, direction, false_positive_rate, between)[3]
 
 
 class _Points:
@@ -75,9 +77,9 @@ class _Points:
     def f(self) -> Array:
         return self.delta + np.exp(self.epsilon) * self._alpha
 
-    def surround(self, right: float) -> None:
+    def surround(self) -> None:
         """Go farther out until the minimum is inside: f(K) ≥ K₁·α right of K₁, f(K) ≥ δ(log K₀) left of K₀."""
-        most = min(-math.log(self._alpha), right)
+        most = min(-math.log(self._alpha), _LARGEST)
         self.ask(np.unique(np.minimum(_FIRST, most)))
         while self.epsilon[-1] < most and math.exp(self.epsilon[-1]) * self._alpha < self.f[2].min():
             self.ask(np.unique(np.minimum(self.epsilon[-1] * _FARTHER, most)))
@@ -86,11 +88,14 @@ class _Points:
 
 
 def _minimise(
-    curve: Curve, direction: Direction, alpha: float, right: float = _LARGEST
+    curve: Curve, direction: Direction, alpha: float, between: tuple[float, float] | None = None
 ) -> tuple[float, float, float, float]:
-    """Return lower, value and upper of min f, and the ε of the upper bound; search up to `right` if that suffices."""
+    """Return lower, value and upper of min f, and the ε of the upper bound; it is known to lie `between` two, if given."""
     points = _Points(curve, direction, alpha)
-    points.surround(right)
+    if between is None:
+        points.surround()
+    else:
+        points.ask(np.linspace(*between, _PIECES + 1))
     for left in range(_ROUNDS, -1, -1):
         epsilon, (below, _, above) = points.epsilon, points.f
         floor = _floors(epsilon, points.delta[0], points.delta[2], alpha)

@@ -64,6 +64,7 @@ _CLOSE = 0.1  # |x − m|/(x + m) up to which the deviance is a series: beyond, 
 # Relative distance ahead at which to test whether the sum rises; from the last ε, this leads to 700, the largest ε.
 _AHEAD, _LAST, _LEAST_TURN = 0.01, 693.0, 1e-6
 _IDLE = -30.0  # log of a ratio to what truncation adds, so small that no digit of the sum shows it
+_NEGLIGIBLE = -200.0  # log of a δ that counts for nothing
 _LEAST_LOG_P = -740.0  # e⁻⁷⁴⁰ is about the least double
 _ADDED = 32 * U  # rounding of what truncation adds, relative to |log δ| (B1)
 _TAKEN = 16 * U  # rounding of the share that truncation takes away (B1)
@@ -189,6 +190,23 @@ class Truncated(Curve):
         """Return the sketch of the curve: truncation changes little."""
         return self.curve.sketch(epsilon, direction)
 
+    def rough_epsilon(self, log_deltas: Array, direction: Direction) -> Array | None:
+        """Return that of the curve, for the same reason."""
+        return self.curve.rough_epsilon(log_deltas, direction)
+
+    def stretch(self, epsilon: float, direction: Direction) -> tuple[float, float]:
+        """Return that of the curve."""
+        return self.curve.stretch(epsilon, direction)
+
+    def log_upper(self, epsilon: Array, direction: Direction, enough: Array | None = None) -> Array | None:
+        """Return a cheap bound on the sum, if the curve has one: no better than needed for `enough`."""
+        penalty = self._log_penalty(epsilon)
+        if enough is not None:
+            with np.errstate(divide="ignore"):
+                enough = enough + np.log(-np.expm1(np.minimum(penalty - enough, 0.0)))
+        rough = self.curve.log_upper(epsilon, direction, enough)
+        return None if rough is None else np.logaddexp(rough, penalty)
+
     def at(self, epsilon: Array, direction: Direction) -> Interval:
         """Return the same as `log_delta`."""
         return self.with_penalty(epsilon, direction)[0]
@@ -255,15 +273,24 @@ class Truncated(Curve):
         if direction not in self._turns:
             if not self._rises(most, direction):
                 return math.inf
+            far = min(_NEGLIGIBLE - self.log_p, _LAST)
+            rough = None if far <= 0.0 else self.curve.log_upper(np.array([far]), direction)
+            if (
+                rough is not None and rough[0] < _NEGLIGIBLE
+            ):  # where the sum is least does not matter to anyone
+                self._turns[direction] = far
+                return far
             # The sum is convex in e^ε: where it rises, its minimum is not farther out, where δ is hard to compute.
             # The start of the search does not depend on the question, so neither does its result.
-            right = min(self.curve.scale, _LAST)
+            guess = self.curve.rough_epsilon(np.array([self.log_p]), direction)
+            right = min(self.curve.scale if guess is None else max(float(guess[0]), _LEAST_TURN), _LAST)
             while right < _LAST and not self._rises(right, direction):
                 right = min(2.0 * right, _LAST)
             while right > _LEAST_TURN and self._rises(0.5 * right, direction):
                 right *= 0.5
+            between = 0.5 * right if right > _LEAST_TURN else 0.0, (1.0 + _AHEAD) * right
             self._turns[direction] = best_threshold(
-                self.curve, direction, math.exp(max(self.log_p, _LEAST_LOG_P)), (1.0 + _AHEAD) * right
+                self.curve, direction, math.exp(max(self.log_p, _LEAST_LOG_P)), between
             )
         return self._turns[direction]
 
@@ -271,6 +298,9 @@ class Truncated(Curve):
         """Whether the sum is larger slightly beyond an ε."""
         at = min(epsilon, _LAST)
         near = np.array([at, at + _AHEAD * max(abs(at), _LEAST_TURN)])
+        rough = None if at < 0.0 else self.curve.log_upper(near[:1], direction)
+        if rough is not None and rough[0] < self._log_penalty(near[:1])[0] + _IDLE:
+            return True  # only what truncation adds is left of the sum
         here, beyond = np.logaddexp(self.curve.log_delta(near, direction).upper, self._log_penalty(near))
         return bool(beyond > here)
 

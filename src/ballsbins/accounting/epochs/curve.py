@@ -120,7 +120,9 @@ class ProductCurve(Curve):
         """A first guess of ε from log δ, by the saddlepoint formula."""
         product = self._product(direction)
         known: dict[float, float] = {}  # x = log ε, in deviations → y = log(−log δ), of slope 2 if Gaussian
-        per_most = product.deviation / self._most(direction)  # x is the log of ε/(1 − ε/most) if losses are bounded
+        per_most = product.deviation / self._most(
+            direction
+        )  # x is the log of ε/(1 − ε/most) if losses are bounded
         for target in {_log_minus(float(log_deltas.min())), _log_minus(float(log_deltas.max()))}:
             low, high = _ENDS[0], _ENDS[1] + (_TO_MOST if per_most > 0.0 else 0.0)
             x = 0.5 * (target + math.log(2.0))

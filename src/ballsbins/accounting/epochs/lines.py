@@ -32,8 +32,9 @@ _LEAST_SHARE = 1e-3  # every product is charged at least this fraction of the er
 _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 _GONE = 1e-20  # a line ends where all later terms are below this fraction of the largest
 _FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
-# Relative to the first, no term can be large: |M(c + iy)| ≤ M(c), nearly so if v is split. Larger ones show only errors.
-_UNRESOLVED = 1e9
+_ABSURD = (
+    1e9  # terms of this size, relative to the first, are errors of moments: |M(c + iy)| ≤ M(c), or nearly so
+)
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
 
 
@@ -259,7 +260,7 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
         terms = unit * series[-1]
         growth = np.where(terms == 0.0, 0.0, growth * (unit if term.jumps == ANY else terms))
     step, sizes = 2.0 * math.pi / grid.period, np.abs(terms)
-    if not (sizes < _UNRESOLVED).all():
+    if not (sizes < _ABSURD).all():
         raise NoLine("unresolved")
     later = np.maximum.accumulate(sizes[::-1])[::-1]
     gone = np.flatnonzero(later < _GONE * later[0])

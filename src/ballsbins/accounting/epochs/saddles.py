@@ -49,26 +49,32 @@ _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
 _DEEPER, _BELOW_VALUE, _FURTHER = 1.2, 60.0, 1.35
 _SPARE = 20.0  # how far a saddle may lie below a Gaussian's, in logs
 _SAME_VALLEY = 0.95  # a valley at more than this fraction of the last one's place is the same valley
-_LEAST_VALUE = -750.0  # no jump is followed below this log of a value, and no line is laid for a log δ below it
+_LEAST_VALUE = (
+    -750.0
+)  # no jump is followed below this log of a value, and no line is laid for a log δ below it
 # how far above K to look for a jump, and at how many places
 _MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
 # A line becomes very long if log K is this many deviations and jumps make up less than this many e-folds of M^n.
 _MANY_DEVIATIONS, _SLOW = 5000.0, 20.0
 _SOME_DEVIATIONS = 50.0  # from this many deviations on, all jumps together are tried last
 _SMALL_LOSSES = (0.2, 0.1, 0.05, 0.025, 0.0125)  # fractions of log K at which jumps may be split off
-# how far to look for the end of a line, and at how many y
-_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = 8e3, 300.0, 40
+_MOST_WIDTHS, _MOST_TURNS, _ENDS_TRIED = (
+    8e3,
+    300.0,
+    40,
+)  # how far to look for the end of a line, at how many y
 _TOO_SHORT = 2.0  # moments that are only rough end most lines too soon, by less than this factor
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1  # a saddle may be misjudged by more the larger its height: this much per unit, relative
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
-# the longest period, in deviations and in losses, and how many are tried
-_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
+_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100  # the longest: deviations, losses; how many
 # Lines left of a saddle are tried if its period is this many times log K: at these shares of its distance from 1, up
 # to this much more height, in logs, and taken at this ratio of periods.
 _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
 _LONGEST, _SHORTEST = 2**17, 2**10  # most points of a line, and the least number to which one is halved
+# points of the first line on the left; if its end grows by this factor when it is doubled, moments are only rounding
+_FIRST_LENGTH, _RISEN = 2**9, 10.0
 _FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
 _TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
@@ -101,10 +107,7 @@ class Product:
         return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
 
     def look(self, epsilon: float, end: float) -> tuple[float, float]:
-        """Log δ at one ε ≥ 0 by the saddlepoint formula, and its slope: K only enters as K^{1−c}. Not a bound.
-
-        The single runs are split as for the sheet that ends at `end`.
-        """
+        """Log δ at one ε ≥ 0, roughly, and its slope: K only enters as K^{1−c}. Split as for a sheet up to `end`."""
         if epsilon not in self._looks:
             # the lower a saddle, the less a bump of jumps disturbs it
             ways = self._ways(epsilon, end) if self._right else self._ways(-epsilon, -epsilon)
@@ -304,9 +307,7 @@ class Product:
     def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
         """Twice the least period whose images are small; beyond the least loss there is nothing."""
         narrow = self.deviation if self._right else min(self.deviation, k - self.least)
-        candidates = np.geomspace(
-            4 * narrow, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED
-        )
+        candidates = np.geomspace(4 * narrow, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED)
         worst = np.full(candidates.shape, -np.inf)
         envelope = self._sizes.envelope(split, term.jumps)
         for end in (k - reach, k + reach):
@@ -362,12 +363,13 @@ class Product:
     ) -> tuple[Line, float]:
         """Lay one line, doubling its length until its end is negligible, or halving it until it can be laid."""
         grid = Grid.covering(period, self._end(term, split, together))
-        # on the right, with many rare jumps, lines turn out to be much shorter than they seem
-        if not self._right and (grid.highest > _LONGEST or together - k < _LEAST_VALUE):
-            raise NoLine("much too far")
-        grid = grid.shortened(_LONGEST)
+        if not self._right and together - k < _LEAST_VALUE:
+            raise NoLine("too small")
+        # on the left, estimates from the nodes are too long wherever the integrand turns faster than they can follow
+        from_nodes = not self._right and all(moments.faithful for moments, _ in self.factors)
+        grid = grid.shortened(_FIRST_LENGTH if from_nodes else _LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
-        halved = False
+        least, halved = math.inf, False
         while grid.highest <= _LONGEST:
             try:
                 parts = [
@@ -375,12 +377,15 @@ class Product:
                     for moments, count in self.factors
                 ]
             except TooFine:
-                halved = short is None and grid.highest > _SHORTEST
+                halved = math.isinf(least) and grid.highest > _SHORTEST
                 if not halved:
                     break
                 grid = grid.shortened(grid.highest // 2)
                 continue
-            line, off, beyond = assemble(term, grid, parts)
+            try:
+                line, off, beyond = assemble(term, grid, parts)
+            except NoLine:
+                break
             height = line.scale + (1.0 - term.c) * term.k
             if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (
                 1.0 + _PER_HEIGHT * abs(term.height)
@@ -391,9 +396,9 @@ class Product:
                 return line, off
             if beyond * share < _SHORT:
                 short = line, off
-            if halved:
+            if halved or beyond > _RISEN * least:
                 break
-            grid = grid.farther()
+            grid, least = grid.farther(), min(least, beyond)
         if short is None:
             raise NoLine("too far")
         return short
