@@ -18,6 +18,7 @@ from ballsbins.accounting.epochs.fourier import Grid
 from ballsbins.accounting.epochs.lines import ANY, Lines
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.epochs.saddles import Product
+from ballsbins.accounting.epochs.term_sizes import TermSizes
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.poisson import PoissonStepCurve
@@ -177,9 +178,9 @@ def test_the_line_says_what_a_shorter_period_costs():
     moments = CurveMoments(GaussianCurve(1.0))
     product = Product([(moments, 4)], REMOVE)
     truth = GaussianCurve(1.0, 4).log_delta(np.array([5.0]), REMOVE).value[0]
-    period = Product._period
+    period = TermSizes.period
     for shorter in (1.0, 2.5, 4.0):
-        product._period = lambda *a, shorter=shorter: period(product, *a) / shorter
+        product._sizes.period = lambda *a, shorter=shorter: period(product._sizes, *a) / shorter
         log, error = product.sheet(5.0, 0.5).log_value(np.array([5.0]))
         assert not np.isfinite(error[0]) or abs(log[0] - truth) <= error[0] + 1e-12
 

@@ -15,6 +15,7 @@ from ballsbins.accounting.curve import ADD, REMOVE
 from ballsbins.accounting.epochs import poisson_moments
 from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.epochs.fourier import Grid
+from ballsbins.accounting.epochs.lines import in_sight
 from ballsbins.accounting.epochs.poisson_moments import StepMoments
 from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.poisson import PoissonCurve
@@ -195,3 +196,20 @@ def test_lines_that_seem_too_long_are_laid_if_they_may_be_short():
     lower, _, upper = exact(run).exactly(np.array([45.0, 200.0, 500.0]), REMOVE)
     assert (upper - lower < 1e-9).all()
     assert run.epsilon(2e-5).lower == 700.0
+
+
+def test_a_cheap_bound_of_add_goes_below_the_value_it_is_a_multiple_of():
+    """δ of `add` is e^ε times a value: a bound of e^−80 on the value says nothing at ε = 80."""
+    curve, epsilon = exact(Mechanism(Poisson(20), 0.6176, 98)), np.array([60.0, 80.0, 90.0])
+    found = curve.log_upper(epsilon, ADD)
+    assert (found < -80.0).all()
+    assert (found >= curve.exactly(epsilon, ADD)[0]).all()
+
+
+def test_whether_a_line_can_end_is_seen_from_how_fast_its_ends_fall():
+    slowly, ever_faster = [-6.37, -7.08, -7.86], [-0.8, -2.1, -3.7]
+    assert not in_sight(slowly, math.log(1e-7), 64)
+    assert in_sight(slowly, math.log(1e-7), 2**14)
+    assert in_sight(ever_faster, math.log(1e-7), 64)
+    assert not in_sight([-20.0, 3.0], -30.0, 64)  # rounding
+    assert in_sight([-1.0], -30.0, 64)

@@ -9,8 +9,10 @@ import pytest
 from scipy.special import log_ndtr
 
 from ballsbins import BallsAndBins, Mechanism, Poisson
+from ballsbins.accounting import search as search_module
 from ballsbins.accounting.bounds_only import Diluted
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
+from ballsbins.accounting.epochs.composition import ComposedCurve
 from ballsbins.accounting.gaussian import GaussianCurve
 from ballsbins.accounting.one_epoch.curve import ExactCurve
 from ballsbins.accounting.truncated import (
@@ -22,6 +24,7 @@ from ballsbins.accounting.truncated import (
     log_drop_probability,
     log_overflow_probability,
 )
+from ballsbins.errors import UnreachableTargetError
 
 BATCHES = [1024 << k for k in range(9)]
 # Appendix C of the paper
@@ -298,3 +301,35 @@ def test_no_digits_are_asked_for_far_out(sampler):
     many = cut.delta(np.linspace(0.0, 3.0, 10)).upper
     assert (np.diff(many) <= 0).all()
     assert many[-1] <= cut.delta(0.2).upper  # nowhere above what a smaller ε gives
+
+
+def test_a_direction_that_cannot_decide_is_not_searched(monkeypatch):
+    """Truncated or not: `add` near its largest loss took seconds, and the answer did not need it."""
+    asked, search = [], search_module.epsilon_at
+    monkeypatch.setattr(
+        search_module, "epsilon_at", lambda curve, way, logs: asked.append(way) or search(curve, way, logs)
+    )
+    sampler = Poisson(3, max_batch_size=1915, num_examples=3546)
+    bound = Mechanism(sampler, 0.2589, 4).epsilon(2.8e-15)
+    assert set(asked) == {REMOVE}
+    assert bound.penalty == bound.directions["remove"].penalty > 0.0
+    assert bound.directions["add"].upper < bound.upper
+    assert set(asked) == {REMOVE, ADD}
+
+
+@pytest.mark.parametrize(
+    ("steps", "size", "examples", "sigma", "epochs", "delta"),
+    [(361_485, 1801, 373_414_005, 0.1213, 22, 2.1e-5), (20, 1950, 29_740, 0.6176, 98, 7.5e-15)],
+)
+def test_no_lattice_is_built_where_truncation_decides(
+    monkeypatch, steps, size, examples, sigma, epochs, delta
+):
+    """Where the sum of δ and penalty turns was found by composing `add`: it took up to ten minutes."""
+    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    run = Mechanism(Poisson(steps, max_batch_size=size, num_examples=examples), sigma, epochs)
+    if epochs == 98:
+        with pytest.raises(UnreachableTargetError, match="max_batch_size=1950 truncates batches so often"):
+            run.epsilon(delta)
+    else:
+        assert run.epsilon(delta).lower == 700.0
+        assert run.epsilon(delta).directions["add"].upper == pytest.approx(21.991067, rel=1e-5)

@@ -90,7 +90,7 @@ class _Points:
 def _minimise(
     curve: Curve, direction: Direction, alpha: float, between: tuple[float, float] | None = None
 ) -> tuple[float, float, float, float]:
-    """Return lower, value and upper of min f, and the ε of the upper bound; it is known to lie `between` two, if given."""
+    """Return lower, value and upper of min f, and the ε of the upper bound; search `between` two ε, if given."""
     points = _Points(curve, direction, alpha)
     if between is None:
         points.surround()

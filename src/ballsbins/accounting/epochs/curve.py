@@ -218,7 +218,6 @@ class ProductCurve(Curve):
 
     def exactly(self, epsilon: Array, direction: Direction) -> Array:
         """Lower, value, upper of log δ at increasing ε ≥ 0 by Mellin inversion alone; −∞, −∞, 0 where it fails."""
-        product = self._product(direction)
         log, error = np.full(epsilon.size, -np.inf), np.full(epsilon.size, np.inf)
         laid = np.zeros(epsilon.size, dtype=bool)
         places = self._places(epsilon, direction)

@@ -31,6 +31,10 @@ _ABOVE = 1.01  # a little more than 1, to allow for the error of a computed valu
 _LEAST_SHARE = 1e-3  # every product is charged at least this fraction of the error of single curves
 _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 _GONE = 1e-20  # a line ends where all later terms are below this fraction of the largest
+_RISEN, _FASTER = (
+    2.0,
+    1.05,
+)  # rise of the log of an end that shows rounding; optimism about how fast ends fall
 _FLATTEST = 0.05  # curvature in log c; less means that the saddle is at the end of the candidates
 _ABSURD = (
     1e9  # terms of this size, relative to the first, are errors of moments: |M(c + iy)| ≤ M(c), or nearly so
@@ -180,6 +184,23 @@ class Lines:
             )
         good = (total > 0.0) & (relative < _CRUDE)
         return np.where(good, log, -np.inf), np.where(good, relative, np.inf)
+
+
+def in_sight(ends: Sequence[float], enough: float, longer: int) -> bool:
+    """Whether a line that may become so many times longer is likely to end.
+
+    Args:
+        ends: logarithms of what lay beyond the line, each after doubling it.
+        enough: how small the last one must become.
+        longer: how many times longer the line may become.
+    """
+    gains = -np.diff(ends)
+    if gains.size and gains[-1] < -_RISEN:  # only rounding of the moments is left
+        return False
+    if gains.size < 2 or gains[-2] <= 0.0:
+        return True
+    further = (_FASTER * gains[-1] / gains[-2]) ** np.arange(1, max(longer, 1).bit_length())
+    return bool(ends[-1] - gains[-1] * further.sum() < enough)
 
 
 def _powers(series: Any, ratio: Any, count: int) -> Any:

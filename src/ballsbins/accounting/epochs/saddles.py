@@ -28,14 +28,13 @@ import numpy as np
 
 from ballsbins.accounting.curve import REMOVE, Direction
 from ballsbins.accounting.epochs.fourier import Grid, TooFine
-from ballsbins.accounting.epochs.lines import ANY, Line, Lines, NoLine, Term, Way, assemble
+from ballsbins.accounting.epochs.lines import ANY, Line, Lines, NoLine, Term, Way, assemble, in_sight
 from ballsbins.accounting.epochs.moments import FIRST_FLOOR, Moments
 from ballsbins.accounting.epochs.survey import Split
 from ballsbins.accounting.epochs.term_sizes import TermSizes, lowest
 
 _NEGLIGIBLE = 44.0  # leave out jumps whose effect is this far below the value, in logs
 _DROPPED = 35.0  # leave out powers of jumps this far below the value, in logs
-_HALF = 34.0  # images at half the period must be this far below the value, in logs
 _MISJUDGED = 2.0  # largest difference between a saddle's height and its estimate, in logs
 _WORTH = 6.0  # splitting begins where the saddle exceeds the value by this much, in logs
 _COARSE = 1.25  # ratio of the losses at which v may be cut off
@@ -43,17 +42,18 @@ _MOST_JUMPS = 12  # most jumps of one term: an expansion that needs more is not 
 _MOST_SPLITS = 12  # most splits of single runs, one after the other
 _MOST_TRIES = 3  # ways of splitting that are tried, the best first
 _END = 1e-13  # part of the value beyond the end of a line: no more than the error of the best single curves
-_ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _MARGIN = 1e-9  # more than the rounding of a Chernoff bound
-# a loss this far below 1.2 times the log of the value does not matter; else survey deeper by the last factor
-_DEEPER, _BELOW_VALUE, _FURTHER = 1.2, 60.0, 1.35
+_DEEPER, _BELOW_VALUE, _FURTHER = (
+    1.2,
+    60.0,
+    1.35,
+)  # survey deeper than 1.2 times the value and 60, by this factor
 _SPARE = 20.0  # how far a saddle may lie below a Gaussian's, in logs
 _SAME_VALLEY = 0.95  # a valley at more than this fraction of the last one's place is the same valley
 _LEAST_VALUE = (
     -750.0
 )  # no jump is followed below this log of a value, and no line is laid for a log δ below it
-# how far above K to look for a jump, and at how many places
-_MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60
+_MOST_DEVIATIONS, _MOST_LOSS, _JUMPS_TRIED = 100.0, 100.0, 60  # how far above K to look for a jump; how often
 # A line becomes very long if log K is this many deviations and jumps make up less than this many e-folds of M^n.
 _MANY_DEVIATIONS, _SLOW = 5000.0, 20.0
 _SOME_DEVIATIONS = 50.0  # from this many deviations on, all jumps together are tried last
@@ -67,17 +67,17 @@ _TOO_SHORT = 2.0  # moments that are only rough end most lines too soon, by less
 _END_OF_JUMPS = 14.0  # e^{−14²/4} is less than 10⁻²⁰
 _PER_HEIGHT = 0.1  # a saddle may be misjudged by more the larger its height: this much per unit, relative
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
-_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100  # the longest: deviations, losses; how many
 # Lines left of a saddle are tried if its period is this many times log K: at these shares of its distance from 1, up
 # to this much more height, in logs, and taken at this ratio of periods.
 _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
-_LONGEST, _SHORTEST = 2**17, 2**10  # most points of a line, and the least number to which one is halved
-# points of the first line on the left; if its end grows by this factor when it is doubled, moments are only rounding
-_FIRST_LENGTH, _RISEN = 2**9, 10.0
+# most points of a line; the least number to which one is halved; those of the first line on the left
+_LONGEST, _SHORTEST, _FIRST_LENGTH = 2**17, 2**10, 2**9
 _FAR_BELOW = -80.0  # a bound this low decides every question
-_RESOLVED = 1e-3  # relative error of M − 1 up to which a lattice is fine enough for such a bound
-_TO_SPARE = 3.0  # a rough bound must be this far below what is asked for, in logs
+_RESOLVED, _TO_SPARE = (
+    1e-3,
+    3.0,
+)  # for such a bound: error of M − 1, relative, and how far below what is enough
 _DEEPEST = -1300.0  # do not survey log v of a single run below this
 
 
@@ -104,7 +104,7 @@ class Product:
     @property
     def least(self) -> float:
         """A lower bound on every summed loss, up to rounding; −∞ if none is known."""
-        return (1.0 + _ROUNDED) * sum(count * moments.least for moments, count in self.factors)
+        return self._sizes.least
 
     def look(self, epsilon: float, end: float) -> tuple[float, float]:
         """Log δ at one ε ≥ 0, roughly, and its slope: K only enters as K^{1−c}. Split as for a sheet up to `end`."""
@@ -127,7 +127,8 @@ class Product:
         c = self._sizes.candidates
         peak = self._sizes.peak
         height = self._sizes.body(self._right, None) + (1.0 - c) * k + peak
-        low = np.flatnonzero(height < max(enough - _TO_SPARE, _FAR_BELOW))
+        # left of 0, k = −ε, and δ is e^ε times the value
+        low = np.flatnonzero(height < max(enough - _TO_SPARE, _FAR_BELOW + min(k, 0.0)))
         at = int(low[0] if low.size else np.argmin(height))
         grid = Grid.covering(4 * self.deviation, 1.0)
         try:
@@ -289,7 +290,7 @@ class Product:
 
         Repeated jumps fall off like an exponential. If the saddle's tilt is nearly as steep, images fall off slowly.
         """
-        found = term, self._period(term, k, reach, way.split, way.together)
+        found = term, self._sizes.period(term, k, reach, way.split, way.together)
         if term.jumps == 0 and self._right and found[1] > _LONG * (k + reach):
             [sizes] = self._sizes.terms(True, way.split, [0])
             heights = sizes + (1.0 - self._sizes.candidates) * term.k
@@ -299,25 +300,10 @@ class Product:
                 moved = replace(term, c=c, height=height)
                 if height > term.height + _LIFTED:
                     break
-                period = self._period(moved, k, reach, way.split, way.together)
+                period = self._sizes.period(moved, k, reach, way.split, way.together)
                 if period < _SHORTER * found[1]:
                     found = moved, period
         return found
-
-    def _period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
-        """Twice the least period whose images are small; beyond the least loss there is nothing."""
-        narrow = self.deviation if self._right else min(self.deviation, k - self.least)
-        candidates = np.geomspace(4 * narrow, _MOST_PERIODS * self.deviation + _LEAST_PERIOD, _PERIODS_TRIED)
-        worst = np.full(candidates.shape, -np.inf)
-        envelope = self._sizes.envelope(split, term.jumps)
-        for end in (k - reach, k + reach):
-            for side in (1.0, -1.0):
-                away = side * candidates
-                worst = np.maximum(worst, (term.c - 1.0) * away + envelope(end + away))
-        bad = np.flatnonzero(worst > together - _HALF)
-        if bad.size and bad[-1] + 1 == candidates.size:
-            raise NoLine("images")
-        return 2.0 * float(candidates[bad[-1] + 1 if bad.size else 0])
 
     def _lay(self, way: Way, k: float, reach: float) -> Lines:
         lines, relative = [], 0.0
@@ -331,9 +317,8 @@ class Product:
 
     def _end(self, term: Term, split: Split | None, together: float) -> float:
         """About how far a line must go, as far as rough moments can tell: small ones are not known well enough."""
-        ends = np.geomspace(
-            8 * term.width, max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation), _ENDS_TRIED
-        )
+        most = max(_MOST_WIDTHS * term.width, _MOST_TURNS / self.deviation)
+        ends = np.geomspace(8 * term.width, most, _ENDS_TRIED)
         y = np.append(0.0, ends)
         u = term.c + 1j * y
         with np.errstate(all="ignore"):
@@ -365,40 +350,38 @@ class Product:
         grid = Grid.covering(period, self._end(term, split, together))
         if not self._right and together - k < _LEAST_VALUE:
             raise NoLine("too small")
-        # on the left, estimates from the nodes are too long wherever the integrand turns faster than they can follow
+        # on the left, estimates are too long wherever the integrand turns faster than the nodes can follow
         from_nodes = not self._right and all(moments.faithful for moments, _ in self.factors)
         grid = grid.shortened(_FIRST_LENGTH if from_nodes else _LONGEST)
         short: tuple[Line, float] | None = None  # a line whose end shows, but only a little
-        least, halved = math.inf, False
+        ends, halved = list[float](), False  # log of what lies beyond, line by line
         while grid.highest <= _LONGEST:
             try:
                 parts = [
                     (moments.line(term.c, grid, count, split, jumps=term.jumps != 0), count)
                     for moments, count in self.factors
                 ]
+                line, off, beyond = assemble(term, grid, parts)
+            except NoLine:
+                break
             except TooFine:
-                halved = math.isinf(least) and grid.highest > _SHORTEST
+                halved = not ends and grid.highest > _SHORTEST
                 if not halved:
                     break
                 grid = grid.shortened(grid.highest // 2)
                 continue
-            try:
-                line, off, beyond = assemble(term, grid, parts)
-            except NoLine:
-                break
-            height = line.scale + (1.0 - term.c) * term.k
-            if term.jumps < 2 and abs(height - term.height) > _MISJUDGED * (
-                1.0 + _PER_HEIGHT * abs(term.height)
-            ):
+            off_height = abs(line.scale + (1.0 - term.c) * term.k - term.height)
+            if term.jumps < 2 and off_height > _MISJUDGED * (1.0 + _PER_HEIGHT * abs(term.height)):
                 raise NoLine("misjudged")
             share = math.exp(min(line.scale + (1.0 - term.c) * k - together, _LARGEST_LOG))
             if beyond * share < _END:
                 return line, off
             if beyond * share < _SHORT:
                 short = line, off
-            if halved or beyond > _RISEN * least:
+            ends.append(math.log(beyond * share))
+            if halved or (from_nodes and not in_sight(ends, math.log(_SHORT), _LONGEST // grid.highest)):
                 break
-            grid, least = grid.farther(), min(least, beyond)
+            grid = grid.farther()
         if short is None:
             raise NoLine("too far")
         return short

@@ -15,7 +15,7 @@ from scipy.special import gammaln
 
 from ballsbins.accounting.curve import Array
 from ballsbins.accounting.epochs.fourier import TINY
-from ballsbins.accounting.epochs.lines import ANY
+from ballsbins.accounting.epochs.lines import ANY, NoLine, Term
 from ballsbins.accounting.epochs.moments import Moments
 from ballsbins.accounting.epochs.survey import Split
 
@@ -23,6 +23,10 @@ _SADDLES = 120  # candidates for c: with fewer, the estimates are poor
 # Range of the search for saddles, in units of the inverse deviation: least distance from 1 (or 0), and largest
 # distance left of 0 and right of 1. The left is longer, because δ of `add` may fall faster than any exponential.
 _NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
+_HALF = 34.0  # images at half the period must be this far below the value, in logs
+# the longest period, in deviations and in losses, and how many are tried
+_MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
+_ROUNDED = 1e-12  # more than the relative rounding of a sum of losses
 _LARGEST_LOG = 300.0  # largest logarithm of a number that must fit into a double
 
 
@@ -36,6 +40,11 @@ class TermSizes:
         self._known: dict[tuple[bool, Split | None], list[Array]] = {}
         self._bases: dict[tuple[bool, Split | None], Array] = {}
         self._ratios: dict[tuple[bool, Split], Array] = {}
+
+    @property
+    def least(self) -> float:
+        """A lower bound on every summed loss, up to rounding; −∞ if none is known."""
+        return (1.0 + _ROUNDED) * sum(count * run.least for run, count in self._factors)
 
     def forget(self) -> None:
         """Drop what was computed from earlier surveys of the runs."""
@@ -124,6 +133,30 @@ class TermSizes:
             return found
 
         return bound
+
+    def period(self, term: Term, k: float, reach: float, split: Split | None, together: float) -> float:
+        """Twice the least period of a line for a term whose images are small; beyond the least loss there is nothing.
+
+        Args:
+            term: the term.
+            k: log K of the value.
+            reach: how far around k the line serves.
+            split: how runs are split.
+            together: log of the value.
+        """
+        narrow = self._deviation if self._right else min(self._deviation, k - self.least)
+        most = _MOST_PERIODS * self._deviation + _LEAST_PERIOD
+        candidates = np.geomspace(4 * narrow, most, _PERIODS_TRIED)
+        worst = np.full(candidates.shape, -np.inf)
+        envelope = self.envelope(split, term.jumps)
+        for end in (k - reach, k + reach):
+            for side in (1.0, -1.0):
+                away = side * candidates
+                worst = np.maximum(worst, (term.c - 1.0) * away + envelope(end + away))
+        bad = np.flatnonzero(worst > together - _HALF)
+        if bad.size and bad[-1] + 1 == candidates.size:
+            raise NoLine("images")
+        return 2.0 * float(candidates[bad[-1] + 1 if bad.size else 0])
 
     def bound(self, c: float) -> float:
         """Log of how much larger Chernoff's bound at c is than the size of a term, if it is."""
