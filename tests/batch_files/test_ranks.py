@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ballsbins import BallsAndBins, Shuffle
-from ballsbins.batch_files import BatchFiles, build_plan
+from ballsbins.batch_files import BatchFiles, build_plan, sort
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
@@ -128,6 +128,37 @@ def test_no_part_and_no_bucket_is_much_shorter_than_the_others(
     assert ranges.width <= 1.25 * planned + 1
     if buckets > 1:
         assert ranges.width >= planned / 2, "buckets are not smaller than they need to be"
+
+
+def test_rows_of_one_width_get_longer_row_groups_for_ranks(key, tiny, tmp_path, monkeypatch):
+    """They cannot be wider than planned, so a bucket may come close to the size at which it is scattered again."""
+    monkeypatch.setattr(build_plan, "_LEAST_PART_BYTES", 150_000)
+    monkeypatch.setattr(type(tiny), "max_files", 1_000)
+    numbers = {"row": np.arange(ROWS), "x": np.zeros(ROWS, np.float32)}
+    pq.write_table(pa.table(numbers), tmp_path / "fixed.parquet")
+    pq.write_table(pa.table(numbers | {"t": ["word"] * ROWS}), tmp_path / "any.parquet")
+
+    def widths(name):
+        plans = [
+            plan_build(open_inputs([tmp_path / name]), BallsAndBins(200), memory=tiny, world_size=ranks)
+            for ranks in (1, 4)
+        ]
+        return [made.ranges().width * made.row_bytes * ROWS / 200 for made in plans], plans[1]
+
+    (one, four), made = widths("fixed.parquet")
+    assert 1.3 * one < four <= 2 * tiny.bucket_bytes
+    (one, four), _ = widths("any.parquet")
+    assert one == four, "later words may be longer"
+
+    monkeypatch.setattr(sort.BucketSort, "_scattered_again", None)
+    build(made, tmp_path / "out", key)
+    files = BatchFiles.open(tmp_path / "out")
+    buckets = -(-made.batches_per_file // made.ranges().width)
+    for part in files.paths(0)[1:-1]:
+        assert pq.ParquetFile(part.path).metadata.num_row_groups == 4 * buckets
+    drawn = made.sampler.batches(ROWS, key).for_rank(2, 4)
+    for step, batch in enumerate(files.batches(0, rank=2, ranks=4)):
+        assert np.array_equal(batch["row"].to_numpy(), drawn[step])
 
 
 @OTHER

@@ -142,15 +142,15 @@ class BuildPlan:
         """
         spilled = int(self.num_examples * self.row_bytes)
         wanted = max(1, min(-(-spilled // self.share.bucket_bytes), self.share.max_files))
-        if num_places not in (None, self.sampler.steps):
-            assert num_places is not None
+        if num_places is not None and num_places != self.sampler.steps:
             return Ranges.even(0, num_places, wanted)
         steps, group = self.sampler.steps, self.batches_per_file
         width = max(1, steps // wanted)
         if width >= group:
             group = width = group * (width // group)
         else:  # equal ranges, a quarter longer at most: a short one would have short row groups, one for each rank
-            width = -(-group // max(1, -(-(4 * group - width) // (4 * width))))
+            few = self.share.fewest_buckets(spilled * group / steps, self.world_size * self.same_width)
+            width = -(-group // min(few, max(1, -(-(4 * group - width) // (4 * width)))))
         ranges = Ranges(0, steps, group, width)
         # too many files: use wider ranges, which are scattered again later
         while len(ranges) > self.share.max_files:

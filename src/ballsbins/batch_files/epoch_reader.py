@@ -33,6 +33,7 @@ class EpochReader:
         if manifest.files is None:
             raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
         self.files: Files = manifest.files
+        self._shown: tuple[pa.Schema, pa.Schema] | None = None
 
     def _whole(self, file: StoredFile) -> bytes:
         content = (self.directory / file.name).read_bytes()
@@ -73,7 +74,12 @@ class EpochReader:
         A part says less: in this epoch no value of the column is missing. All batches of a run have one schema. The
         metadata of a part are its row groups, whose sizes are secret: no batch carries them into a log.
         """
-        return arrow.schema([entry.with_nullable(self._nullable[entry.name]) for entry in schema])
+        if self._shown is None or not self._shown[0].equals(
+            schema
+        ):  # most row groups have the schema of the last
+            fields = [entry.with_nullable(self._nullable[entry.name]) for entry in schema]
+            self._shown = schema, arrow.schema(fields)
+        return self._shown[1]
 
     def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
         """The number of rows of every batch that belong to one rank."""
@@ -137,7 +143,9 @@ class _Piece(NamedTuple):
                 field = table.field(place).with_type(empty.type)
                 table = table.set_column(place, field, values)
         batch = _one_batch(table)
-        batch = arrow.RecordBatch.from_arrays(batch.columns, schema=self.epoch.shown_schema(batch.schema))
+        # Only the schema changes. A cast of a reader is one call; from_arrays takes a Python object per column.
+        reader = arrow.RecordBatchReader.from_batches(batch.schema, [batch])
+        batch = reader.cast(self.epoch.shown_schema(batch.schema)).read_next_batch()
         return batch.slice(self.skip) if self.skip else batch
 
     def _in_order(self, table: pa.Table) -> pa.Table:

@@ -10,6 +10,7 @@ than the worker before it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ _INTERPRETER = 180 * 10**6  # Python, NumPy, Arrow and their code, before any da
 # Upper limit on the memory used: the largest bucket is a third of it, the most text that one array can hold.
 _MOST = 6 * 10**9
 _LEAST_OF_WORKER = 120 * 10**6  # data memory that a worker needs to work on pieces of a reasonable size
+_ALMOST = 0.98  # of the size at which a bucket is scattered again: random sizes vary a little around the plan
 _PIECE_BYTES = 2**17  # the smallest piece of a file that is worth writing separately
 _CHUNK_BYTES = 2**24  # bytes of rows that are worth reading at a time: decoding has costs per read and column
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -80,6 +82,20 @@ class Memory:
     def bucket_bytes(self) -> int:
         """Planned bytes of one bucket. It is held twice while joined, and a part of it again while written."""
         return self._for_data // 8
+
+    def fewest_buckets(self, part_bytes: float, ranks: int) -> int:
+        """The least number of buckets for the rows of a part.
+
+        A bucket becomes at least one row group per rank. Short row groups cost every rank, since each column of each
+        one has a dictionary and an entry in the footer. So a bucket may be almost too large, but no larger than the
+        ranks can use.
+
+        Args:
+            part_bytes: the bytes of the rows.
+            ranks: the number of ranks; 0 if rows may turn out wider than planned, so that buckets must stay short.
+        """
+        longest = min(ranks * self.row_group_bytes, _ALMOST * 2 * self.bucket_bytes)
+        return max(1, math.ceil(part_bytes / max(self.bucket_bytes, longest)))
 
     @property
     def largest_bucket(self) -> int:
