@@ -213,3 +213,10 @@ def test_whether_a_line_can_end_is_seen_from_how_fast_its_ends_fall():
     assert in_sight(ever_faster, math.log(1e-7), 64)
     assert not in_sight([-20.0, 3.0], -30.0, 64)  # rounding
     assert in_sight([-1.0], -30.0, 64)
+
+
+def test_the_integrand_of_several_jumps_may_grow_along_its_line():
+    """u(u−1)·J of a third jump is 10⁹ times as large as at the saddle before it falls; this is not an error."""
+    curve = exact(Mechanism(Poisson(49_675), 0.69185, 12))
+    lower, _, upper = curve.exactly(np.array([0.40356]), REMOVE)
+    assert upper[0] - lower[0] < 1e-6

@@ -36,11 +36,9 @@ _TENTHS = np.array([0.01, 0.1, 0.5])  # fractions of the right end, if the left 
 # Multiple of the curve's own error, as a distance in ε, at which the two sides of a root can be told apart.
 _PAST_WIDTH = 1.5
 _QUARTERS = np.array([0.25, 0.5, 0.75])  # fractions of a bracket
-# Factors for points beyond the bracket, if one side is unknown.
-_LEFT, _RIGHT = (
-    np.array([0.0, 0.5, 0.9]),
-    np.array([0.75, 1.0, 2.0]),
-)
+# Points beyond the bracket, if one side is unknown: at most these fractions of ε lower, or these factors higher.
+_LEFT, _RIGHT = np.array([1.0, 0.5, 0.1]), np.array([0.75, 1.0, 2.0])
+_TIMES_SPAN = np.array([np.inf, 30.0, 3.0])  # the same on the left, in units of the span of all points so far
 # The last three points around a root are no farther apart than this, in units of their distance.
 _AROUND_ROOT = 2.2
 _HIT = 0.2  # a guess whose error is below this share of the final distance is the last one
@@ -183,17 +181,22 @@ def _next_points(
         good = (x > a) & (x < b) & (~slow | last)
         points = x[:, None] + spread[:, None] * _AROUND
         if not good.all():
-            points = np.where(good[:, None], points, _halves(a, b, left, right))
+            span = float(np.ptp(table.epsilon)) or np.inf
+            points = np.where(good[:, None], points, _halves(a, b, left, right, span))
     return points, np.where(good & last, spread, 0.0)
 
 
-def _halves(a: Array, b: Array, left: Array, right: Array) -> Array:
-    """Return three points between a and b, in logs if these are far apart; beyond them if one side is unknown."""
+def _halves(a: Array, b: Array, left: Array, right: Array, span: float) -> Array:
+    """Return three points between a and b, in logs if these are far apart; beyond them if one side is unknown.
+
+    On the left, go a few times as far as all points so far (`span`): around a guess they are as close as it is good.
+    """
     even = a[:, None] + (b - a)[:, None] * _QUARTERS
     quarters = a[:, None] * (b / a)[:, None] ** _QUARTERS
     steep = np.where(a[:, None] > 0.0, quarters, b[:, None] * _TENTHS)
     points = np.where((b > 4 * a)[:, None], steep, even)
-    points = np.where(np.isneginf(left)[:, None], right[:, None] * _LEFT, points)
+    lower = right[:, None] - np.minimum(span * _TIMES_SPAN, right[:, None] * _LEFT)
+    points = np.where(np.isneginf(left)[:, None], lower, points)
     points = np.where(np.isposinf(right)[:, None], b[:, None] * _RIGHT, points)
     return np.asarray(points, dtype=np.float64)
 

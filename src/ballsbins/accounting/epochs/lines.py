@@ -281,7 +281,7 @@ def assemble(term: Term, grid: Grid, parts: Sequence[tuple[Part, int]]) -> tuple
         terms = unit * series[-1]
         growth = np.where(terms == 0.0, 0.0, growth * (unit if term.jumps == ANY else terms))
     step, sizes = 2.0 * math.pi / grid.period, np.abs(terms)
-    if not (sizes < _ABSURD).all():
+    if not (sizes < (_ABSURD if term.jumps == 0 else math.inf)).all():
         raise NoLine("unresolved")
     later = np.maximum.accumulate(sizes[::-1])[::-1]
     gone = np.flatnonzero(later < _GONE * later[0])

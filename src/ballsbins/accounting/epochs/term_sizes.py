@@ -22,7 +22,7 @@ from ballsbins.accounting.epochs.survey import Split
 _SADDLES = 120  # candidates for c: with fewer, the estimates are poor
 # Range of the search for saddles, in units of the inverse deviation: least distance from 1 (or 0), and largest
 # distance left of 0 and right of 1. The left is longer, because δ of `add` may fall faster than any exponential.
-_NEAREST, _FARTHEST = 1e-3, (5000.0, 200.0)
+_NEAREST, _FARTHEST = 1e-3, (1e6, 200.0)
 _HALF = 34.0  # images at half the period must be this far below the value, in logs
 # the longest period, in deviations and in losses, and how many are tried
 _MOST_PERIODS, _LEAST_PERIOD, _PERIODS_TRIED = 400.0, 4000.0, 100
