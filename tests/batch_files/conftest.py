@@ -58,3 +58,21 @@ def folder(table, tmp_path_factory):
     (path / "_SUCCESS").write_text("")
     (path / ".part-0.parquet.crc").write_text("not data")
     return path
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A store that the tests of a file share."""
+    from .s3_store import serving
+
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture
+def store(running):
+    """That store, whatever an earlier test has made of it."""
+    running.be_good()
+    running.requests.clear()
+    yield running
+    running.be_good()

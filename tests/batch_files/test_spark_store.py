@@ -26,7 +26,7 @@ from ballsbins.errors import DataError
 from ballsbins.samplers import Key
 
 from . import spark_cluster
-from .s3_store import BUCKET, serving
+from .s3_store import BUCKET
 
 pytestmark = [
     pytest.mark.xdist_group("spark"),  # one Java process serves them all
@@ -38,13 +38,7 @@ KEY = Key(bytes(range(100, 132))).for_run()
 
 
 @pytest.fixture(scope="module")
-def store():
-    with serving() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def session(store):
+def session(running):
     spark_cluster.install_java()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Java may run already, with an environment that knows no store.
@@ -65,8 +59,6 @@ def session(store):
 @pytest.fixture
 def address(store, request):
     """A place of its own for each test."""
-    store.be_good()
-    store.requests.clear()
     return f"s3://{BUCKET}/spark/{abs(hash(request.node.name))}"
 
 

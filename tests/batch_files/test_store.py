@@ -27,7 +27,7 @@ from ballsbins.batch_files.store import located
 from ballsbins.cli import main
 from ballsbins.errors import DataError, InvalidInputError
 
-from .s3_store import BUCKET, serving
+from .s3_store import BUCKET
 
 ROWS, STEPS, SEED = 3_000, 12, 3
 
@@ -37,20 +37,6 @@ class Small(Memory):
     """Row groups of a few batches."""
 
     row_group_bytes = 10_000
-
-
-@pytest.fixture(scope="module")
-def running():
-    with serving() as store:
-        yield store
-
-
-@pytest.fixture
-def store(running):
-    running.be_good()
-    running.requests.clear()
-    yield running
-    running.be_good()
 
 
 @pytest.fixture
