@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 
-from ballsbins import Mechanism, Poisson
+from ballsbins import BallsAndBins, Mechanism, Poisson
 from ballsbins.accounting import poisson
 from ballsbins.accounting.curve import ADD, REMOVE
 from ballsbins.accounting.epochs import poisson_moments
@@ -220,3 +220,17 @@ def test_the_integrand_of_several_jumps_may_grow_along_its_line():
     curve = exact(Mechanism(Poisson(49_675), 0.69185, 12))
     lower, _, upper = curve.exactly(np.array([0.40356]), REMOVE)
     assert upper[0] - lower[0] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("run", "epsilon"),
+    [
+        (Mechanism(Poisson(2332), 5.418, 9), 58.5),
+        (Mechanism(BallsAndBins(103_443), 2.955, 85), 15.36),
+        (Mechanism(BallsAndBins(170_552), 0.8727, 3), 90.4),
+    ],
+)
+def test_where_no_double_is_small_enough_nothing_is_composed(monkeypatch, run, epsilon):
+    """It took 14 to 17 seconds, and the second answer was δ ≤ 1.75·10⁻⁴."""
+    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    assert run.delta(epsilon).upper < 1e-323

@@ -48,6 +48,8 @@ _CRUDE = 0.1  # a value with a larger relative error has no correct digit
 # stop refining a direction whose log δ is this far below the other's: it cannot decide the maximum
 _ASIDE = 25.0
 _NEAR_MOST = 0.5  # the largest loss is near if it is larger than ε by less than this fraction of ε
+_FAR_BELOW = -80.0  # a bound this low on log δ decides every question
+_BELOW_DOUBLES = -745.2  # log of less than the least double
 _ROUNDED = 1e-9  # the ends of a stretch are moved inwards by this much, relative, to allow for rounding
 _STRIDE, _LINEAR, _RATIO = 4.0, 8.0, 1.4  # places: every 4 deviations up to 8, then by a factor of 1.4
 
@@ -170,7 +172,7 @@ class ProductCurve(Curve):
         """A cheap upper bound on log δ(ε), ε ≥ 0, good enough to show that δ is negligible."""
         product, sign = self._product(direction), 1.0 if direction == REMOVE else -1.0
         taken = 0.0 if direction == REMOVE else epsilon  # δ of add is e^ε times a put
-        wanted = np.full(epsilon.shape, -np.inf) if enough is None else enough - taken
+        wanted = (_FAR_BELOW if enough is None else enough) - taken + np.zeros(epsilon.shape)
         bounds = np.array(
             [
                 -np.inf if self._impossible(float(e), direction) else product.log_bound(sign * float(e), w)
@@ -207,6 +209,13 @@ class ProductCurve(Curve):
             aside = upper < self.sketch(epsilon[poor], other(direction)) - _ASIDE
             rows[1:, poor[aside]] = upper[aside]
             poor = poor[~aside]
+        deep = poor[self.sketch(epsilon[poor], direction) < _BELOW_DOUBLES]
+        if deep.size:
+            # δ may be too small for a double: a bound that shows this says all
+            upper = self.log_upper(epsilon[deep], direction, np.full(deep.shape, _BELOW_DOUBLES))
+            shown = upper < _BELOW_DOUBLES
+            rows[1:, deep[shown]] = upper[shown]
+            poor = np.setdiff1d(poor, deep[shown])
         if poor.size:
             found = self.bracket.log_delta(epsilon[poor], direction)
             rows[:, poor] = found.lower, found.value, found.upper

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ballsbins.accounting.curve import Array
-from ballsbins.accounting.epochs.fourier import Complex, Grid
+from ballsbins.accounting.epochs.fourier import TINY, Complex, Grid
 from ballsbins.accounting.epochs.survey import Split, lowest_before_bump
 
 DEEP = 50.0  # leave out terms below e^−50 of the largest
@@ -196,7 +196,7 @@ class Moments:
             jump = refined(
                 lambda h: self.transform(c, line, split.log_local_jump, h, kink=False),
                 self.split_spacing(split),
-                lambda found: float(found.error.max() / np.abs(found.value).max()),
+                lambda found: float(found.error.max() / max(np.abs(found.value).max(), TINY)),
             )
         if split is None or not split.law:
             return Part(body, jump)

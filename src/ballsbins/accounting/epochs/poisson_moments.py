@@ -24,7 +24,7 @@ import numpy as np
 
 from ballsbins.accounting.curve import ANSWER, Array
 from ballsbins.accounting.epochs.curve_moments import CurveMoments
-from ballsbins.accounting.epochs.fourier import Complex, Grid, TooFine, alias, fourier
+from ballsbins.accounting.epochs.fourier import TINY, Complex, Grid, TooFine, alias, fourier
 from ballsbins.accounting.epochs.moments import (
     DEEP,
     FIRST_FLOOR,
@@ -205,7 +205,7 @@ def _log_sums(loss: Array, log_weight: Array, c: Array) -> Array:
 
 def _worst(found: Transform, most: float = 0.0) -> float:
     """The largest error, relative to the largest value, or to `most` if `most` is larger."""
-    return float(found.error.max() / max(np.abs(found.value).max(), most))
+    return float(found.error.max() / max(np.abs(found.value).max(), most, TINY))
 
 
 def _both(one: Callable[[Array], Array] | None, two: Callable[[Array], Array]) -> Callable[[Array], Array]:

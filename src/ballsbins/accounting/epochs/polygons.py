@@ -310,7 +310,7 @@ def cell_deficits(lower: Array, upper: Array, epsilon: Array, zero: int) -> Arra
     low, up = lower[at], np.where(inside, upper[at], np.inf)
     reference = np.maximum(low[:, 1:2], low[:, -2:-1])
     reference[np.isneginf(reference)] = 0.0
-    low, up = np.exp(low - reference), np.exp(np.minimum(up - reference, _SAFE_EXPONENT))
+    low, up = (np.exp(np.minimum(row - reference, _SAFE_EXPONENT)) for row in (low, up))
     slope = (low[:, -2] - low[:, 1]) / (x[:, -2] - x[:, 1])
     near = np.diff(x, axis=1)
     near[near == 0] = 1.0

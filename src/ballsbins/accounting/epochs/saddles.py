@@ -73,7 +73,6 @@ _LONG, _LEFT_OF_SADDLE, _LIFTED, _SHORTER = 10.0, (0.85, 0.7, 0.55), 3.0, 0.75
 _SHORT = 1e-7  # part of the value accepted beyond the end of a longest line: it is in the stated error
 # most points of a line; the least number to which one is halved; those of the first line on the left
 _LONGEST, _SHORTEST, _FIRST_LENGTH = 2**17, 2**10, 2**9
-_FAR_BELOW = -80.0  # a bound this low decides every question
 _RESOLVED, _TO_SPARE = (
     1e-3,
     3.0,
@@ -118,18 +117,21 @@ class Product:
             self._looks[epsilon] = min(log, 0.0), slope
         return self._looks[epsilon]
 
-    def log_bound(self, k: float, enough: float = -math.inf) -> float:
+    def log_bound(self, k: float, enough: float) -> float:
         """Log of Chernoff's bound on the value at k: M(c)·K^{1−c} times max_x of the payoff's share, at some good c.
 
-        It uses the least tilt whose bound is below `enough`, or far below any value that matters, because a large
-        tilt needs the curves of single runs far out.
+        It uses the least tilt whose bound is below `enough`, because a large tilt needs the curves of single runs far
+        out. No bound is sought that is below every double.
         """
-        c = self._sizes.candidates
-        peak = self._sizes.peak
+        c, peak = self._sizes.candidates, self._sizes.peak
         height = self._sizes.body(self._right, None) + (1.0 - c) * k + peak
         # left of 0, k = −ε, and δ is e^ε times the value
-        low = np.flatnonzero(height < max(enough - _TO_SPARE, _FAR_BELOW + min(k, 0.0)))
+        low = np.flatnonzero(height < max(enough, _LEAST_VALUE + min(k, 0.0)) - _TO_SPARE)
         at = int(low[0] if low.size else np.argmin(height))
+        while not all(moments.covers(float(c[at]), None) for moments, _ in self.factors):
+            if self._floor <= _DEEPEST:
+                return math.inf
+            self._look_out(max(_FURTHER * self._floor, _DEEPEST))
         grid = Grid.covering(4 * self.deviation, 1.0)
         try:
             parts = [
