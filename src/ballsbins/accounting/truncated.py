@@ -203,7 +203,10 @@ class Truncated(Curve):
         penalty = self._log_penalty(epsilon)
         if enough is not None:
             with np.errstate(divide="ignore"):
-                enough = enough + np.log(-np.expm1(np.minimum(penalty - enough, 0.0)))
+                left = enough + np.log(-np.expm1(np.minimum(penalty - enough, 0.0)))
+            enough = np.where(
+                np.isneginf(left), 0.0, left
+            )  # if truncation alone is too much, any bound will do
         rough = self.curve.log_upper(epsilon, direction, enough)
         return None if rough is None else np.logaddexp(rough, penalty)
 
@@ -275,9 +278,8 @@ class Truncated(Curve):
                 return math.inf
             far = min(_NEGLIGIBLE - self.log_p, _LAST)
             rough = None if far <= 0.0 else self.curve.log_upper(np.array([far]), direction)
-            if (
-                rough is not None and rough[0] < _NEGLIGIBLE
-            ):  # where the sum is least does not matter to anyone
+            # so far down, where the sum is least does not matter to anyone
+            if rough is not None and rough[0] < _NEGLIGIBLE:
                 self._turns[direction] = far
                 return far
             # The sum is convex in e^ε: where it rises, its minimum is not farther out, where δ is hard to compute.

@@ -74,9 +74,8 @@ class EpochReader:
         A part says less: in this epoch no value of the column is missing. All batches of a run have one schema. The
         metadata of a part are its row groups, whose sizes are secret: no batch carries them into a log.
         """
-        if self._shown is None or not self._shown[0].equals(
-            schema
-        ):  # most row groups have the schema of the last
+        # most row groups have the schema of the last
+        if self._shown is None or not self._shown[0].equals(schema):
             fields = [entry.with_nullable(self._nullable[entry.name]) for entry in schema]
             self._shown = schema, arrow.schema(fields)
         return self._shown[1]
