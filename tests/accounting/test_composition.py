@@ -222,6 +222,51 @@ def test_curve_is_monotone_and_directions_agree_below_zero():
         assert np.allclose(np.exp(found.value), 1 - K + K * np.exp(mirrored.value), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("make", "epsilon", "before"),
+    [
+        # the lattice refined for other ε was the first for this one; with T = 8880 it gave only δ ≤ 1
+        (
+            lambda: ComposedCurve([(PoissonStepCurve(0.16, 1000), 1000)], edge=-np.log1p(-1 / 1000)),
+            0.0212,
+            [np.array([0.01, 0.02, 0.05, 0.1, 1.0])],
+        ),
+        (
+            lambda: ComposedCurve([(PoissonStepCurve(0.8, 20), 60)]),
+            3.3,
+            [3.2, np.linspace(0.0, 12.0, 40), 0.4],
+        ),
+        (
+            lambda: ComposedCurve([(GaussianCurve(2.0), 2), (GaussianCurve(3.0), 3)]),
+            6.1,
+            [np.array([5.9, 6.1, 6.2]), 200.0, 1e-6],
+        ),
+    ],
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_no_answer_depends_on_what_was_asked_before(make, epsilon, before, direction):
+    """Bit by bit: lattices, sheets and surveys that are kept are those that the question alone would make."""
+    question = np.array([epsilon, 1.1 * epsilon])
+    fresh = make().log_delta(question, direction)
+    curve = make()
+    for asked in before:
+        curve.log_delta(np.atleast_1d(asked), direction)
+    assert np.array_equal(curve.log_delta(question, direction).rows, fresh.rows)
+    assert np.all(fresh.upper < 0.0)
+
+
+def test_a_sheet_that_is_cut_says_the_same():
+    """Only what a sheet serves is kept; the last cells of it must not be lost."""
+    pair = bracket(GaussianCurve(2.0), 0.02, np.arange(-400, 401))[1]
+    sheet = compose([(pair, 3)], 0.4, 1.2, accuracy=1e-3, upper=True)
+    at = np.append(np.linspace(sheet.start, sheet.stop, 50), sheet.stop)
+    part = sheet.cut(0.5, 0.9)
+    inside = (at >= 0.5) & (at <= 0.9)
+    assert part.log_value.size < sheet.log_value.size
+    assert np.array_equal(part.log_delta(at[inside])[0], sheet.log_delta(at[inside])[0])
+    assert np.array_equal(part.log_delta(np.array([0.9]))[0], sheet.log_delta(np.array([0.9]))[0])
+
+
 def test_shifted_lattice_is_below_and_close():
     """Far coarser than q = 1/36133, and below the fine answer by half a percent (a lattice through 0 gives none)."""
     step, h = PoissonStepCurve(0.3, 36133), 4e-3

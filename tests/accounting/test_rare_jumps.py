@@ -81,7 +81,7 @@ def test_where_delta_is_nearly_one_it_is_said_at_once(epsilon):
 
 def test_many_certain_jumps_leave_no_privacy_and_are_not_composed(monkeypatch):
     """605 jumps of about 23 each: δ(700) is nearly 1, and √X does not show it."""
-    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    monkeypatch.setattr(ComposedCurve, "_lattice", lambda *_: pytest.fail("composed"))
     found = PoissonCurve(0.118, 408_222, 605 * 408_222).log_delta(np.array([700.0]), REMOVE)
     assert found.lower[0] >= -1e-12
 
@@ -138,14 +138,14 @@ def test_nodes_are_never_so_many_that_memory_runs_out():
 
 def test_no_lattice_is_refined_blindly_for_a_direction_that_does_not_decide(monkeypatch):
     """Near the largest loss of `add` no lattice gives a lower bound, and finer ones took half a minute."""
-    made, build = [], ComposedCurve._build
+    made, build = [], ComposedCurve._lattice
 
     def watched(self, h, floor, finer):
         lattice = build(self, h, floor, finer)
         made.extend(pair.log_p.size for pair, _ in lattice.above)
         return lattice
 
-    monkeypatch.setattr(ComposedCurve, "_build", watched)
+    monkeypatch.setattr(ComposedCurve, "_lattice", watched)
     bracket, end = exact(Mechanism(Poisson(79), 0.2)).bracket, -79 * math.log1p(-1 / 79)
     for epsilon in (0.99686, 1.00586, 1.0063093):  # asked before, a finer lattice is the first for the next
         found = bracket._composed(np.array([epsilon]))
@@ -232,5 +232,5 @@ def test_the_integrand_of_several_jumps_may_grow_along_its_line():
 )
 def test_where_no_double_is_small_enough_nothing_is_composed(monkeypatch, run, epsilon):
     """It took 14 to 17 seconds, and the second answer was δ ≤ 1.75·10⁻⁴."""
-    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    monkeypatch.setattr(ComposedCurve, "_lattice", lambda *_: pytest.fail("composed"))
     assert run.delta(epsilon).upper < 1e-323

@@ -325,7 +325,7 @@ def test_no_lattice_is_built_where_truncation_decides(
     monkeypatch, steps, size, examples, sigma, epochs, delta
 ):
     """Where the sum of δ and penalty turns was found by composing `add`: it took up to ten minutes."""
-    monkeypatch.setattr(ComposedCurve, "_build", lambda *_: pytest.fail("composed"))
+    monkeypatch.setattr(ComposedCurve, "_lattice", lambda *_: pytest.fail("composed"))
     run = Mechanism(Poisson(steps, max_batch_size=size, num_examples=examples), sigma, epochs)
     if epochs == 98:
         with pytest.raises(UnreachableTargetError, match="max_batch_size=1950 truncates batches so often"):

@@ -1,9 +1,9 @@
 """The product of privacy curves: several epochs, several steps, an unfinished epoch after whole ones.
 
 Each factor can be any `Curve` with a stated error, and the result is a `Curve` again. Two modules do the work:
-`polygons` builds a pair above and a pair below every factor, on one lattice of losses, and `fft` computes their
+`lattice` builds a pair above and a pair below every factor, on one lattice of losses, and `fft` computes their
 products. This module chooses the lattice: its range follows from the requested δ, its spacing h from the
-requested accuracy in ε.
+requested accuracy in ε. Both follow from the question alone, so that no answer depends on what was asked before.
 
 A cell of width h adds about h²/6 to the variance of one factor (upper) and takes about h²/8 (lower), so after
 n factors, at tilt θ ≈ −dlog δ/dε, log δ is known to ½θ(θ+1)·0.3·n·h² and ε to 0.15·(θ+1)·n·h². The first h comes
@@ -22,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import (
-    ADD,
     ANSWER,
-    DIRECTIONS,
     REMOVE,
     Array,
     Curve,
@@ -32,15 +30,12 @@ from ballsbins.accounting.curve import (
     Interval,
     other,
 )
-from ballsbins.accounting.epochs.fft import WindowError, compose, log_infinity, without_transform
-from ballsbins.accounting.epochs.gathered import gathers, pair_below, support
-from ballsbins.accounting.epochs.polygons import Pair, TooCoarse, bracket, choose_points, pair_above
-from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
+from ballsbins.accounting.epochs.fft import log_infinity
+from ballsbins.accounting.epochs.lattice import PAST_EDGE, SHIFTED, Lattice, build
 from ballsbins.accounting.epochs.survey import FLAT, Cumulants, Survey, spread_allowed
 from ballsbins.errors import AccuracyError
 
 # Every lattice gives valid bounds (B27 of docs/derivation.md); these numbers only choose lattices (B34).
-MAX_NODES = 300_000  # most lattice points of one factor, to limit time and memory
 # tails below e^−1300 are treated as 0, and so is δ below e^{−1300/1.8} = 10⁻³¹⁴
 LEAST_LOG, _UNDERFLOW = -1300.0, 1.8
 # stop refining a direction whose log δ is this far below the other's: it cannot decide
@@ -51,22 +46,20 @@ _LARGEST_TILT = 1e6  # largest tilt θ tried for a guess
 _BELOW_MEAN = 1e-3  # for an ε below the mean loss, guess δ this many deviations below the mean instead
 _FIRST_FLOOR = -60.0  # log δ down to which factors are surveyed at first
 _SOME, _SOME_SPACINGS = 7, 9  # how many of the given ε are sampled to choose a floor, and to choose a spacing
-_LOOKS, _TRIES = 8, 8  # limits: deeper surveys, and finer lattices after one was too coarse
+_LOOKS = 8  # most surveys, each deeper than the one before
 _DEEPER, _DEEPER_MORE = 1.05, 4  # the floor lies 5 % and e⁻⁴ below the least guessed log δ
 _HALF_VARIANCE = 0.15  # effect of h on ε, as a fraction of (θ + 1)·n·h²: half of `survey.VARIANCE_SHARE`
 _FIRST_SHARE = 0.5  # the first h aims at this fraction of the accuracy
 # how wide a lattice may be, as a fraction of the step ½E|S−1| and of the edge; see `_widest`
 _WIDEST, _SHIFTED_STEP = 0.6, 0.5
-# a lattice is shifted if h exceeds edge/3; h is then at least 1.3 edges
-_SHIFTED, _UNSHIFTED, _PAST_EDGE = 3, 4, 1.3
-_COARSER, _FINER_CELLS = 4, 2  # divide h and the width of cells by these if a lattice was too coarse
-_FLOOR_UNIT, _FLOOR_RATIO = 30.0, 4 / 3  # floors are −30·(4/3)^k, so that few lattices serve all questions
+_UNSHIFTED = 4  # h is edge/4 if it should lie between the lattices that are shifted and those that are not
+_FLOOR_UNIT, _FLOOR_RATIO = 30.0, 4 / 3  # floors are −30·(4/3)^k
 _DECIDED, _DECIDED_MORE = 1.1, 0.5  # the other direction decides if its guessed log δ is above by 10 % and ½
 _GAINING = 0.7  # stop refining if more than this fraction of the gap is left
 _NOTHING_KNOWN = -1e-3  # an upper log δ above this, without a lower bound, says nothing
 # position of the value between two second-order bounds, to leading order: h²/8 from below, h²/6 from above
 _BETWEEN = 0.43
-_AIM, _MOST_FINER = 0.85, 0.125  # the next h aims at this fraction of the wanted gap; least factor on h
+_AIM, _MOST_FINER = 0.95, 0.125  # the next h aims at this fraction of the wanted gap; least factor on h
 _SHOWS = 0.05  # a truncated tail is visible if it exceeds this fraction of the wanted gap
 
 
@@ -81,42 +74,7 @@ class Accuracy:
         return np.maximum(self.relative * np.abs(epsilon), self.absolute)
 
 
-@dataclass(frozen=True, eq=False)
-class _Lattice:
-    """Pairs below and above every factor, and the sheets of their products computed so far."""
-
-    h: float
-    floor: float
-    finer: float
-    below: list[tuple[Pair, int]]
-    above: list[tuple[Pair, int]]
-    sheets: dict[tuple[Direction, bool], list[Stretch | Chernoff]]
-
-    accuracy: Accuracy
-    failures: dict[Direction, WindowError]
-
-    def log_delta(self, epsilon: Array, direction: Direction, *, upper: bool) -> tuple[Array, Array]:
-        """Bound on log δ and −dlog δ/dε at increasing ε ≥ 0."""
-        sheets = self.sheets.setdefault((direction, upper), [])
-        pairs = self.above if upper else self.below
-        if direction == ADD:
-            pairs = [(pair.swapped, count) for pair, count in pairs]
-        value, slope = np.full(epsilon.size, np.nan), np.zeros(epsilon.size)
-        while True:
-            for sheet in sheets:
-                here = np.isnan(value) & (sheet.start <= epsilon) & (epsilon <= sheet.stop)
-                if here.any():
-                    value[here], slope[here] = sheet.log_delta(epsilon[here])
-            left = np.flatnonzero(np.isnan(value))
-            if not left.size:
-                return value, slope
-            start, stop = float(epsilon[left[0]]), float(epsilon[left[-1]])
-            accuracy = float(self.accuracy.at(epsilon[left[:1]])[0])
-            try:
-                sheets.insert(0, compose(pairs, start, stop, accuracy=accuracy, upper=upper))
-            except WindowError as error:
-                self.failures[direction] = error
-                sheets.insert(0, without_transform(pairs, start, upper=upper))
+Depth = tuple[int, ...]  # numbers of points surveyed, of every part
 
 
 class ComposedCurve(Curve):
@@ -140,8 +98,8 @@ class ComposedCurve(Curve):
         self._edge = edge
         self._around = around
         self._surveys: list[Survey] = []
-        self._coarse: dict[Direction, Cumulants] = {}
-        self._lattices: dict[tuple[int, int], _Lattice] = {}
+        self._coarse: dict[tuple[Direction, Depth], Cumulants] = {}
+        self._lattices: dict[tuple[float, float, float], Lattice] = {}
 
     kind = "bracket"
     method = "composition"
@@ -162,11 +120,11 @@ class ComposedCurve(Curve):
 
     def estimate(self, epsilon: float, direction: Direction) -> float:
         """Guess log δ by the saddlepoint formula on a coarse grid: not a bound, but almost free."""
-        return self._saddles(np.array([epsilon]), direction)[0][0]
+        return self._saddles(np.array([epsilon]), direction, self._depth(_FIRST_FLOOR))[0][0]
 
-    def _saddles(self, epsilon: Array, direction: Direction) -> list[tuple[float, float]]:
+    def _saddles(self, epsilon: Array, direction: Direction, depth: Depth) -> list[tuple[float, float]]:
         """The guess of log δ, and the tilt θ there, at each ε."""
-        cumulants = self._cumulants(direction)
+        cumulants = self._cumulants(direction, depth)
         guesses = []
         for e in epsilon:
             theta = cumulants.solve(float(e), _LARGEST_TILT)
@@ -179,18 +137,19 @@ class ComposedCurve(Curve):
             guesses.append((min(0.0, guess), theta))
         return guesses
 
-    def _cumulants(self, direction: Direction) -> Cumulants:
-        known = self._coarse.get(direction)
-        if known is None:
-            counted = zip(self._survey(), self._counts, strict=True)
-            known = Cumulants([survey.atoms(count, direction) for survey, count in counted])
-            self._coarse[direction] = known
-        return known
+    def _cumulants(self, direction: Direction, depth: Depth) -> Cumulants:
+        key = direction, depth
+        if key not in self._coarse:
+            counted = zip(self._survey(), self._counts, depth, strict=True)
+            self._coarse[key] = Cumulants(
+                [look.atoms(count, direction, size) for look, count, size in counted]
+            )
+        return self._coarse[key]
 
     @property
     def scale(self) -> float:
         """A typical ε: four standard deviations above the mean loss."""
-        _, mean, variance = self._cumulants(REMOVE).at(0.0)
+        _, mean, variance = self._cumulants(REMOVE, self._depth(_FIRST_FLOOR)).at(0.0)
         return max(mean, 0.0) + 4 * math.sqrt(variance)
 
     @property
@@ -200,19 +159,11 @@ class ComposedCurve(Curve):
     def _survey(self) -> list[Survey]:
         if not self._surveys:
             self._surveys = [Survey.above(curve) for curve, _ in self.parts]
-            self._settle(_FIRST_FLOOR)
         return self._surveys
 
-    def _settle(self, floor: float) -> bool:
-        """Survey as far out as `floor`; return whether that was known already."""
-        before = [survey.epsilon[-1] for survey in self._surveys]
-        for survey in self._surveys:
-            for direction in DIRECTIONS:
-                survey.reach(direction, floor)
-        if before == [survey.epsilon[-1] for survey in self._surveys]:
-            return True
-        self._coarse = {}
-        return False
+    def _depth(self, floor: float) -> Depth:
+        """How many points of each survey show log δ down to `floor`."""
+        return tuple(survey.depth(floor) for survey in self._survey())
 
     def _groups(self, epsilon: Array, direction: Direction) -> list[NDArray[np.intp]]:
         """Group the increasing ε so that one lattice serves each group: the spacings they need are similar."""
@@ -223,26 +174,31 @@ class ComposedCurve(Curve):
         octave = np.floor(np.interp(np.arange(epsilon.size), some, spacing) / 2)
         return [np.flatnonzero(octave == value) for value in np.unique(octave)]
 
-    def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float]:
-        """The spacing h to start with, and the log δ below which tails are cut off.
+    def _plan(self, epsilon: Array, direction: Direction) -> tuple[float, float, Depth]:
+        """The spacing h to start with, the log δ below which tails are cut off, and the points surveyed for it.
 
         A direction whose δ is smaller than the other's by e^{_NEGLIGIBLE_GAP} is not refined below that level.
         """
         steps = sum(self._counts)
         some = epsilon[np.unique(np.linspace(0, epsilon.size - 1, _SOME).astype(int))]
+        depth = self._depth(_FIRST_FLOOR)
         for _ in range(_LOOKS):  # a deeper look may show a larger δ, and so on until it reaches far enough
             guesses = [
                 own if own[0] > theirs[0] - _NEGLIGIBLE_GAP else (theirs[0] - _NEGLIGIBLE_GAP, theirs[1])
                 for own, theirs in zip(
-                    self._saddles(some, direction), self._saddles(some, other(direction)), strict=True
+                    self._saddles(some, direction, depth),
+                    self._saddles(some, other(direction), depth),
+                    strict=True,
                 )
             ]
             least = min(log_delta for log_delta, _ in guesses)
             tails = math.log(_TAIL_SHARE * self.accuracy.absolute / steps)
             floor = max(LEAST_LOG, _DEEPER * least - _DEEPER_MORE + tails)
-            if self._settle(floor):
+            deeper = tuple(map(max, depth, self._depth(floor)))
+            if deeper == depth:
                 break
-        _, mean, variance = self._cumulants(direction).at(0.0)
+            depth = deeper
+        _, mean, variance = self._cumulants(direction, depth).at(0.0)
         h = math.inf
         for e, (_, theta) in zip(some, guesses, strict=True):
             accuracy = float(self.accuracy.at(e))
@@ -251,7 +207,7 @@ class ComposedCurve(Curve):
             else:
                 allowed = spread_allowed(e, accuracy, mean, variance)
             h = min(h, math.sqrt(_FIRST_SHARE * allowed / steps))
-        return min(h, self._widest()), floor
+        return min(h, self._widest()), floor, depth
 
     def _widest(self) -> float:
         """The largest useful h. More than the step ½E|S−1| only helps if the lattice can be shifted to an edge."""
@@ -259,96 +215,68 @@ class ComposedCurve(Curve):
         shiftable = self._edge is not None and step > _SHIFTED_STEP * self._edge
         return math.inf if shiftable else _WIDEST * step
 
-    def _build(self, h: float, floor: float, finer: float) -> _Lattice:
-        for _ in range(_TRIES):
-            shifted = self._edge is not None and h > self._edge / _SHIFTED
-            if shifted and self._edge is not None:
-                h = max(h, _PAST_EDGE * self._edge)
-            try:
-                below, above = [], []
-                for survey, (curve, count) in zip(self._survey(), self.parts, strict=True):
-                    far = survey.reach(ADD, floor), survey.reach(REMOVE, floor)
-                    points = choose_points(h, far, survey.spacing(finer))
-                    if points.size > MAX_NODES:
-                        raise AccuracyError(
-                            f"A grid of {h:.1e} in ε would need {points.size:,} points for one run, more "
-                            f"than {MAX_NODES:,}. Ask for less accuracy in ε or for a larger δ."
-                        )
-                    if self._edge is None or not (shifted or gathers(curve, h, self._edge)):
-                        low, high = bracket(curve, h, points)
-                    elif shifted:
-                        high = pair_above(curve, h, points)
-                        low = pair_below(curve, h, far[1], survey.spacing(finer), self._edge)
-                    else:
-                        tau, slope = support(curve, h, self._edge)
-                        k = math.ceil(tau / h)
-                        h = tau / k
-                        points = np.union1d(points, np.arange(-k - 1, -k + 3))
-                        low, high = bracket(curve, h, points, support=(k, slope))
-                    below.append((low, count))
-                    above.append((high, count))
-                return _Lattice(h, floor, finer, below, above, {}, self.accuracy, {})
-            except TooCoarse:
-                h, finer = min(h, self._edge or h) / _COARSER, finer / _FINER_CELLS
-        raise AccuracyError(f"No lower bound can be had from this privacy curve on a grid of {h:.1e} in ε.")
-
-    def _key(self, epsilon: Array, direction: Direction) -> tuple[int, int]:
-        """Which lattice to use: half octaves of h and steps of a third in the floor, so that few are needed.
-
-        The key depends only on the question, so that answers hardly depend on what was asked before.
-        """
-        h, floor = self._plan(epsilon, direction)
-        depth = math.log(max(-floor, _FLOOR_UNIT) / _FLOOR_UNIT) / math.log(_FLOOR_RATIO)
-        return math.floor(2 * math.log2(h)), math.ceil(depth)
+    def _lattice(self, h: float, floor: float, finer: float) -> Lattice:
+        """A lattice, from memory if it is among the last ones used."""
+        key = (h, floor, finer)
+        lattice = self._lattices.pop(key, None)
+        if lattice is None:
+            parts = [(look, *part) for look, part in zip(self._survey(), self.parts, strict=True)]
+            lattice = build(parts, self._edge, key, self.accuracy.at)
+        self._lattices[key] = lattice
+        if len(self._lattices) > _KEPT:
+            self._lattices.pop(next(iter(self._lattices)))
+        return lattice
 
     def _positive(self, epsilon: Array, direction: Direction) -> tuple[Array, Array, Array]:
         """Lower, value, upper at increasing ε ≥ 0, refined until they are as close as requested."""
-        key = self._key(epsilon, direction)
-        lattice = self._lattices.get(key)
-        if lattice is None:
-            floor = max(LEAST_LOG, -_FLOOR_UNIT * _FLOOR_RATIO ** key[1])
-            lattice = self._build(2.0 ** (key[0] / 2), floor, 1.0)
-        worst, tries = math.inf, 0
+        h, floor, depth = self._plan(epsilon, direction)
+        lattice = self._lattice(_half_octave(h), _floor_step(floor), 1.0)
         lower, upper = np.full(epsilon.shape, -np.inf), np.zeros(epsilon.shape)
+        worst = np.full(epsilon.shape, np.inf)  # by how much every gap was too wide before
+        refined, given_up = False, np.zeros(epsilon.shape, dtype=bool)
+        rows = np.arange(epsilon.size)  # the ones not answered yet
         while True:
-            above, slope = lattice.log_delta(epsilon, direction, upper=True)
-            below, _ = lattice.log_delta(epsilon, direction, upper=False)
+            above, slope, _ = lattice.log_delta(epsilon[rows], direction, upper=True)
+            below, _, failed = lattice.log_delta(epsilon[rows], direction, upper=False)
             # every lattice gives valid bounds, and a finer one need not be better everywhere: keep the best
-            upper = np.minimum(upper, above)
-            lower = np.minimum(np.maximum(lower, below), upper)
-            self._lattices.pop(key, None)
-            self._lattices[key] = lattice
-            if len(self._lattices) > _KEPT:
-                self._lattices.pop(next(iter(self._lattices)))
-            wanted = np.maximum(slope, FLAT) * self.accuracy.at(epsilon)
+            upper[rows] = np.minimum(upper[rows], above)
+            lower[rows] = np.minimum(np.maximum(lower[rows], below), upper[rows])
+            wanted = np.maximum(slope, FLAT) * self.accuracy.at(epsilon[rows])
             with np.errstate(invalid="ignore"):
-                gap = upper - lower
-            matters = (gap > wanted) & (upper > LEAST_LOG / _UNDERFLOW)
+                gap = upper[rows] - lower[rows]
+            matters = (gap > wanted) & (upper[rows] > LEAST_LOG / _UNDERFLOW)
             if matters.any():
                 own, theirs = (
-                    np.array([guess for guess, _ in self._saddles(epsilon, towards)])
+                    np.array([guess for guess, _ in self._saddles(epsilon[rows], towards, depth)])
                     for towards in (direction, other(direction))
                 )
                 matters &= own > theirs - _NEGLIGIBLE_GAP
             if not matters.any():
-                return self._best(lower, upper)
-            floor = self._deeper(lattice, direction, lower[matters], wanted[matters])
-            if floor < lattice.floor:
-                lattice = self._build(lattice.h, floor, lattice.finer)
+                break
+            deeper = self._deeper(lattice, direction, lower[rows[matters]], wanted[matters])
+            if deeper < lattice.floor:
+                rows, lattice = rows[matters], self._lattice(lattice.h, deeper, lattice.finer)
                 continue
-            ratio = float(np.max(gap[matters] / wanted[matters]))
             # stop: the other direction decides, or refining no longer helps; the bounds are valid, if wide
-            limit, nothing_below = _DECIDED * theirs[matters] - _DECIDED_MORE, math.isinf(ratio)
-            decided = bool(np.all((own if nothing_below else upper)[matters] < limit))
-            failed = direction in lattice.failures and nothing_below
-            if failed or ratio > _GAINING * worst or (decided and (tries > 0 or nothing_below)):
-                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
-            worst, tries = ratio, tries + 1
-            h, finer = self._finer(lattice, ratio)
+            ratio = gap / wanted
+            nothing_below = np.isinf(ratio)
+            decided = np.where(nothing_below, own, upper[rows]) < _DECIDED * theirs - _DECIDED_MORE
+            stop = (failed & nothing_below) | (ratio > _GAINING * worst[rows])
+            stop |= decided & (nothing_below | refined)
+            given_up[rows[matters & stop]] = True
+            matters &= ~stop
+            if not matters.any():
+                break
+            rows, ratio, refined = rows[matters], ratio[matters], True
+            worst[rows] = ratio
             try:
-                lattice = self._build(h, lattice.floor, finer)
+                lattice = self._lattice(*self._finer(lattice, float(ratio.max())))
             except AccuracyError:
-                return self._what_is_left(lower, upper, matters, epsilon, direction, lattice.h)
+                given_up[rows] = True
+                break
+        if given_up.any():
+            return self._what_is_left(lower, upper, given_up, epsilon, direction, lattice.h)
+        return self._best(lower, upper)
 
     def _what_is_left(
         self,
@@ -377,22 +305,32 @@ class ComposedCurve(Curve):
         with np.errstate(invalid="ignore"):
             return lower, np.where(np.isfinite(lower), lower + _BETWEEN * (upper - lower), upper), upper
 
-    def _finer(self, lattice: _Lattice, ratio: float) -> tuple[float, float]:
-        """The next h and how much finer the cells become, if the bounds are too far apart by `ratio`."""
+    def _finer(self, lattice: Lattice, ratio: float) -> tuple[float, float, float]:
+        """The next h, the floor, and how much finer the cells become, if bounds are too far apart by `ratio`."""
         edge = self._edge or 0.0
-        first_order = lattice.h > edge / _SHIFTED > 0
-        factor = max(_AIM / (ratio if first_order else math.sqrt(ratio)), _MOST_FINER)
+        first_order = lattice.h > edge / SHIFTED > 0
+        factor = _half_octave(max(_AIM / (ratio if first_order else math.sqrt(ratio)), _MOST_FINER))
         h = lattice.h * factor
-        between = edge / _SHIFTED < h < _PAST_EDGE * edge
-        return edge / _UNSHIFTED if between else h, lattice.finer * factor
+        between = edge / SHIFTED < h < PAST_EDGE * edge
+        return edge / _UNSHIFTED if between else h, lattice.floor, lattice.finer * factor
 
     @staticmethod
-    def _deeper(lattice: _Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
+    def _deeper(lattice: Lattice, direction: Direction, lower: Array, wanted: Array) -> float:
         """The floor, lowered if δ is below the guess and the truncated tail shows in the upper bound."""
-        pairs = [(pair.swapped if direction == ADD else pair, count) for pair, count in lattice.above]
         finite = np.isfinite(lower)
         if lattice.floor <= LEAST_LOG or not finite.any():
             return lattice.floor
         allowed = float(np.min(lower[finite] + np.log(_SHOWS * np.minimum(wanted[finite], 1.0))))
-        excess = log_infinity(pairs) - allowed
-        return max(LEAST_LOG, lattice.floor - _DEEPER_MORE - excess) if excess > 0 else lattice.floor
+        excess = log_infinity(lattice.pairs(direction, upper=True)) - allowed
+        return _floor_step(lattice.floor - _DEEPER_MORE - excess) if excess > 0 else lattice.floor
+
+
+def _half_octave(x: float) -> float:
+    """The next power of √2 below x: if spacings are such powers, few lattices serve all questions."""
+    return math.exp2(math.floor(2 * math.log2(x)) / 2)
+
+
+def _floor_step(floor: float) -> float:
+    """The next of few floors, for the same reason."""
+    steps = math.ceil(math.log(max(-floor, _FLOOR_UNIT) / _FLOOR_UNIT) / math.log(_FLOOR_RATIO))
+    return max(LEAST_LOG, -_FLOOR_UNIT * _FLOOR_RATIO**steps)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import Array, U
 from ballsbins.accounting.epochs.polygons import Pair, suffix_sums
-from ballsbins.accounting.epochs.stretch import Chernoff, Stretch
+from ballsbins.accounting.epochs.stretch import Stretch
 from ballsbins.accounting.epochs.survey import Atoms, Cumulants
 from ballsbins.errors import AccuracyError
 
@@ -66,14 +66,18 @@ class WindowError(AccuracyError):
     """The composed loss spreads over more cells than a transform may have."""
 
 
-def without_transform(pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool) -> Chernoff:
-    """The Chernoff bound at its best θ."""
+def without_transform(
+    pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool
+) -> tuple[float, float]:
+    """Chernoff's bound δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}) at its best θ (−∞ from below), and θ."""
     atoms = [Atoms(pair.epsilon, pair.log_p, count) for pair, count in pairs]
     theta = max(Cumulants([a.lumped() for a in atoms]).solve(epsilon, _LARGEST_TILT), _SMALLEST_TILT)
+    if not upper:
+        return -math.inf, theta
     kappa = sum(a.count * a.log_moment(theta) for a in atoms)
     relative = sum(count * (pair.relative_error + _CHERNOFF * (1 + abs(kappa))) for pair, count in pairs)
     finite = kappa - theta * epsilon + _log_peak(theta) + relative
-    return Chernoff(epsilon, min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta, upper)
+    return min(0.0, float(np.logaddexp(finite, log_infinity(pairs)))), theta
 
 
 def compose(
@@ -89,9 +93,23 @@ def compose(
     most = sum(count * float(pair.epsilon[-1]) for pair, count in pairs)
     if epsilon >= most:  # no sum of losses exceeds ε
         nothing = np.array([-np.inf])
-        bounds = {"log_slack": -math.inf, "noise": 0.0, "relative": 0.0, "log_infinity": log_infinity(pairs)}
-        bounds["log_trimmed"] = -math.inf
-        return Stretch(h, 0.0, 0, most, max(stop, epsilon), 0.0, 0.0, nothing, nothing, upper=upper, **bounds)
+        return Stretch(
+            h=h,
+            origin=0.0,
+            first=0,
+            start=most,
+            stop=max(stop, epsilon),
+            theta=0.0,
+            kappa=0.0,
+            log_value=nothing,
+            log_tail=nothing,
+            log_slack=-math.inf,
+            noise=0.0,
+            relative=0.0,
+            log_infinity=log_infinity(pairs),
+            log_trimmed=-math.inf,
+            upper=upper,
+        )
     pairs = _relevant(pairs, _RELEVANT * epsilon)
     steps = sum(count for _, count in pairs)
     log_cut, extended, attempt = math.inf, False, None
@@ -114,6 +132,8 @@ def compose(
             log_cut, attempt = log_cut - _CUT_MORE - math.log(trimmed / allowed), None
             continue
         if noise > allowed and attempt.theta == attempt.saddle:
+            if extended and missed <= allowed:
+                break  # nothing is left to try
             extended = True
         elif noise > allowed:
             close = attempt.theta >= _NEAR_SADDLE * attempt.saddle
@@ -123,8 +143,9 @@ def compose(
         if missed > allowed:
             wider = attempt.outside + _OUTSIDE_MORE + math.log(missed / allowed)
             attempt = replace(attempt, outside=min(_MOST_OUTSIDE, wider))
-    start, stop = sheet.good_range(epsilon, accuracy)
-    return replace(sheet, start=start, stop=stop)
+    return replace(
+        sheet.cut(*sheet.good_range(epsilon, accuracy)), met=max(noise, missed, trimmed) <= allowed
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class Stretch:
     log_infinity: float
     log_trimmed: float  # log of the trimmed mass
     upper: bool
+    met: bool = True  # whether rounding, window and trimming cost no more than they may
 
     def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
         """Bound on log δ at ε, and −dlog δ/dε. Between lattice points the curve is linear in K, exactly."""
@@ -84,6 +85,17 @@ class Stretch:
             float(candidates[right[0] - 1 if right.size else -1]),
         )
 
+    def cut(self, start: float, stop: float) -> Stretch:
+        """Only the part from `start` to `stop`, to save memory."""
+        kept = int(self._cell(np.array([stop]), self.log_value.size - 1)[0]) + 1
+        return replace(
+            self,
+            start=start,
+            stop=stop,
+            log_value=self.log_value[:kept].copy(),
+            log_tail=self.log_tail[:kept].copy(),
+        )
+
     def _cell(self, epsilon: Array, most: int) -> NDArray[np.int64]:
         """Index of the first lattice point above ε."""
         index = np.floor((epsilon - self.origin) / self.h).astype(np.int64)
@@ -91,22 +103,3 @@ class Stretch:
 
     def _tail(self, k: NDArray[np.int64]) -> Array:
         return np.where(k < self.log_tail.size, self.log_tail[np.minimum(k, self.log_tail.size - 1)], -np.inf)
-
-
-@dataclass(frozen=True)
-class Chernoff:
-    """The bound that needs no transform: δ(ε) ≤ e^{κ(θ)−θε} max_x e^{−θx}(1−e^{−x}), at one ε."""
-
-    start: float
-    bound: float
-    theta: float
-    upper: bool
-
-    @property
-    def stop(self) -> float:
-        return self.start
-
-    def log_delta(self, epsilon: Array) -> tuple[Array, Array]:
-        """The upper bound; −∞ as the lower bound."""
-        value = self.bound if self.upper else -math.inf
-        return np.full(epsilon.size, value), np.full(epsilon.size, self.theta)

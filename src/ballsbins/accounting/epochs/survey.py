@@ -54,6 +54,7 @@ class Survey:
         self._log_delta = log_delta
         self.epsilon = np.array([0.0])
         self.log_delta: dict[Direction, Array] = {way: log_delta(self.epsilon, way) for way in DIRECTIONS}
+        self._sizes: list[int] = []  # numbers of points at first and after every extension
         self._extend(1.0)
 
     @classmethod
@@ -69,6 +70,7 @@ class Survey:
         for direction in DIRECTIONS:
             more = self._log_delta(new, direction)
             self.log_delta[direction] = np.concatenate([self.log_delta[direction], more])
+        self._sizes.append(self.epsilon.size)
 
     def reach(self, direction: Direction, floor: float) -> float:
         """An ε beyond which log δ is below `floor`."""
@@ -76,6 +78,11 @@ class Survey:
             self._extend(_EXTENDED * self.epsilon[-1])
         below = np.flatnonzero(self.log_delta[direction] <= floor)
         return float(self.epsilon[below[0] if below.size else -1])
+
+    def depth(self, floor: float) -> int:
+        """How many points are laid to see both directions as far out as `floor`, whatever was laid before."""
+        far = max(self.reach(direction, floor) for direction in DIRECTIONS)
+        return next(size for size in self._sizes if self.epsilon[size - 1] >= far)
 
     def spacing(self, finer: float) -> Callable[[float], float]:
         """How wide cells may be at ε: proportional to ε, but such that δ changes little over one cell."""
@@ -95,11 +102,11 @@ class Survey:
 
         return at
 
-    def atoms(self, count: int, direction: Direction) -> Atoms:
-        """A coarse pair above the curve."""
-        epsilon = np.concatenate([-self.epsilon[:0:-1], self.epsilon])
-        left = self.log_delta[ADD][:0:-1] - self.epsilon[:0:-1]
-        on, log_p = hull(epsilon, None, np.concatenate([left, self.log_delta[REMOVE]]))
+    def atoms(self, count: int, direction: Direction, depth: int) -> Atoms:
+        """A coarse pair above the curve, from the first `depth` points."""
+        known, add, remove = (x[:depth] for x in (self.epsilon, self.log_delta[ADD], self.log_delta[REMOVE]))
+        epsilon = np.concatenate([-known[:0:-1], known])
+        on, log_p = hull(epsilon, None, np.concatenate([(add - known)[:0:-1], remove]))
         epsilon = epsilon[on]
         if direction == ADD:
             epsilon, log_p = -epsilon[::-1], (log_p - epsilon)[::-1]
