@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 # If the bounds are farther apart than this, relative to ε or log δ, the kind of the answer is only "bounds".
 _CLOSE = 5e-3
 _LEAST_UNIT = 0.1  # an ε below this is judged as if it were this large
-_BEYOND = np.geomspace(1e-4, 20.0, 80)  # search for ε with truncation this far beyond ε without it
-_LOOKS = 9  # evaluate these points in so many batches, nearest first
+# search for ε with truncation this far beyond ε without it, in so many batches, nearest first
+_BEYOND, _LOOKS = np.append(0.0, np.geomspace(1e-4, 20.0, 12)), 5
+# then so far between the neighbours of the best one, again and again while p is nearly allowed (in logs)
+_BETWEEN, _NEARLY, _MOST_TIMES = np.array([0.2, 0.4, 0.6, 0.8]), 0.2, 4
 _LEAST_ALLOWED = 1e-300  # a positive probability that is still a double
 _EXACT = 1e-5  # the answer for several epochs is called exact if its bounds are closer than this
 
@@ -102,14 +104,30 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
     start = float(BothDirections(curve.untruncated, target).worst[2, 0])
     if np.isinf(start):  # even without truncation no ε is known to be large enough: the answer will be ∞
         return
-    allowed = 0.0
-    for epsilon in np.array_split(np.minimum(start + np.append(0.0, _BEYOND), LARGEST_EPSILON), _LOOKS):
-        used = np.exp(largest_log_delta(curve.untruncated.above, epsilon))
-        allowed = max(allowed, float(np.max((delta - used) / (1.0 + np.exp(epsilon)))))
-        if allowed > 0.0 and np.log(allowed) >= curve.log_p:
+    untruncated = curve.untruncated.above
+    tried, allowed = np.empty(0), np.empty(0)
+
+    def within(beyond: Array) -> bool:
+        """Look at some more points; return whether p is allowed at one of them."""
+        nonlocal tried, allowed
+        epsilon = np.minimum(start + beyond, LARGEST_EPSILON)
+        share = (delta - np.exp(largest_log_delta(untruncated, epsilon))) / (1.0 + np.exp(epsilon))
+        tried, allowed = np.append(tried, beyond), np.append(allowed, share)
+        return share.max() > 0.0 and bool(np.log(share.max()) >= curve.log_p)
+
+    for beyond in np.array_split(_BEYOND, _LOOKS):
+        if within(beyond):
             return
-        if delta / (1.0 + np.exp(epsilon[-1])) <= allowed:
+        if delta / (1.0 + np.exp(min(start + beyond[-1], LARGEST_EPSILON))) <= allowed.max():
             break  # no ε farther out can allow a larger p, and δ(ε) is hard to compute there
+    for _ in range(_MOST_TIMES):
+        order = np.argsort(tried)
+        best = int(allowed[order].argmax())
+        left, right = tried[order[max(best - 1, 0)]], tried[order[min(best + 1, tried.size - 1)]]
+        if within(left + (right - left) * _BETWEEN):
+            return
+        if np.log(max(allowed.max(), _LEAST_ALLOWED)) + _NEARLY < curve.log_p:
+            break
     if not isinstance(mechanism, Mechanism):
         raise UnreachableTargetError(
             f"these runs truncate batches so often that no epsilon has delta={delta:g}. Ask for a larger delta."
@@ -120,7 +138,7 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
         sampler.num_examples,
         sampler.steps,
         mechanism.batches_drawn,
-        float(np.log(max(allowed, _LEAST_ALLOWED))),
+        float(np.log(max(allowed.max(), _LEAST_ALLOWED))),
     )
     raise UnreachableTargetError(
         f"max_batch_size={sampler.max_batch_size} truncates batches so often that no epsilon has delta={delta:g}. "

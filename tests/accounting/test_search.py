@@ -58,6 +58,14 @@ def test_steps_cliffs_plateaus_and_wide_bounds_end_on_the_safe_side():
                 assert upper - lower <= 1e-9 * upper
 
 
+def test_a_jump_is_not_searched_to_the_last_bit():
+    """Where an exact answer ends, every further point is a hard one: ten more rounds took ten seconds."""
+    curve = Drawn(lambda e: -1.0 - e if e < 2.0 else -40.0 - e)
+    lower, value, upper = epsilon_at(curve, REMOVE, math.log(1e-5))
+    assert lower < 2.0 <= value <= upper <= 2.0 + 2e-9
+    assert curve.questions < 50
+
+
 def test_zero_where_delta_at_zero_is_within_the_target():
     curve = ExactCurve(((1000, 3.0),))
     at_zero = curve.log_delta(np.array([0.0]), REMOVE)

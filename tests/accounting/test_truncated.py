@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from ballsbins import BallsAndBins, Mechanism, Poisson
+from ballsbins import BallsAndBins, Mechanism, Poisson, accountant
 from ballsbins.accounting import search as search_module
 from ballsbins.accounting.bounds_only import Diluted
 from ballsbins.accounting.curve import ADD, DIRECTIONS, REMOVE
@@ -333,3 +333,29 @@ def test_no_lattice_is_built_where_truncation_decides(
     else:
         assert run.epsilon(delta).lower == 700.0
         assert run.epsilon(delta).directions["add"].upper == pytest.approx(21.991067, rel=1e-5)
+
+
+@pytest.mark.parametrize(("delta", "sigma"), [(1e-6, 1.0), (1e-10, 0.4), (1e-2, 5.0)])
+def test_the_size_that_an_error_names_is_the_least_and_found_at_few_points(monkeypatch, delta, sigma):
+    """Every point can be a hard one: with 81 of them, an error took five seconds at σ = 0.156."""
+    asked, largest = [], accountant.largest_log_delta
+    monkeypatch.setattr(
+        accountant, "largest_log_delta", lambda curve, at: asked.extend(at) or largest(curve, at)
+    )
+
+    def run(size):
+        return Mechanism(BallsAndBins(20, max_batch_size=size, num_examples=1000), sigma)
+
+    with pytest.raises(UnreachableTargetError, match="Use max_batch_size=") as refused:
+        run(55).epsilon(delta)
+    assert len(asked) <= 30
+    least = int(str(refused.value).partition("Use max_batch_size=")[2].split()[0])
+    assert 55 < least < 200
+    assert run(least).epsilon(delta).upper < 700.0
+    with pytest.raises(UnreachableTargetError):
+        run(least - 1).epsilon(delta)
+    # the closest p that is allowed, from many points
+    plain = BallsAndBins(20)
+    epsilon = Mechanism(plain, sigma).epsilon(delta).upper + np.linspace(0.0, 3.0, 2000)
+    share = (delta - Mechanism(plain, sigma).delta(epsilon).upper) / (1.0 + np.exp(epsilon))
+    assert least == least_max_batch_size(1000, 20, 20, math.log(share.max()))

@@ -27,6 +27,7 @@ _GUESSED = 0.004  # the same, for a root that was guessed
 # For a single root, use Chebyshev points within 1 % of the guess: if the root is there, it is found to all digits.
 _AROUND_ONE, _CHEBYSHEV = 0.01, np.cos(np.pi * (np.arange(8) + 0.5) / 8)
 _MOST_ROUNDS = 100  # most rounds of a search: a few are usual
+_USUAL_ROUNDS = 6  # after more, the curve jumps at the root (an exact answer ends, say): _COARSEST is close enough
 _USUAL_SLOPE = 40.0  # typical −d log δ/d log σ
 _BEYOND = 1.3  # go this many times as far as the root seems to be, so that it lies between
 _PAST = 1.06  # the same, if the slope is known
@@ -138,7 +139,7 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
     """
     root = np.full(targets.shape, np.nan)
     before = np.full(targets.shape, np.inf)
-    for _ in range(_MOST_ROUNDS):
+    for rounds in range(_MOST_ROUNDS):
         left, right = table.bracket(side, targets)
         root = np.where(left >= LARGEST_EPSILON, np.inf, np.where(right == 0.0, 0.0, root))
         open_ = np.flatnonzero(np.isnan(root))
@@ -152,9 +153,8 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
         table.ask(np.clip(points, 0.0, LARGEST_EPSILON).ravel())
         left, right = table.bracket(side, targets[open_])
         done = (left > -np.inf) & (right < np.inf)
-        done &= (right - left <= np.maximum(_AROUND_ROOT * close, 2.0 * _FINEST * right)) | (
-            right < _SMALLEST_EPSILON
-        )
+        enough = (2.0 * _FINEST if rounds < _USUAL_ROUNDS else _COARSEST) * right
+        done &= (right - left <= np.maximum(_AROUND_ROOT * close, enough)) | (right < _SMALLEST_EPSILON)
         middle = points[:, 1]
         inside = (middle >= left) & (middle <= right)
         root[open_] = np.where(done, np.where(inside, middle, right), np.nan)
