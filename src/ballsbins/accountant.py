@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 # If the bounds are farther apart than this, relative to ε or log δ, the kind of the answer is only "bounds".
 _CLOSE = 5e-3
 _LEAST_UNIT = 0.1  # an ε below this is judged as if it were this large
-# search for ε with truncation this far beyond ε without it, in so many batches, nearest first
-_BEYOND, _LOOKS = np.append(0.0, np.geomspace(1e-4, 20.0, 12)), 5
+_BEYOND = np.append(
+    0.0, np.geomspace(1e-4, 20.0, 12)
+)  # search for ε with truncation this far beyond ε without it
 # then so far between the neighbours of the best one, again and again while p is nearly allowed (in logs)
 _BETWEEN, _NEARLY, _MOST_TIMES = np.array([0.2, 0.4, 0.6, 0.8]), 0.2, 4
 _LEAST_ALLOWED = 1e-300  # a positive probability that is still a double
@@ -115,18 +116,18 @@ def _check_truncation(mechanism: Run, curve: Curve, delta: float) -> None:
         tried, allowed = np.append(tried, beyond), np.append(allowed, share)
         return share.max() > 0.0 and bool(np.log(share.max()) >= curve.log_p)
 
-    for beyond in np.array_split(_BEYOND, _LOOKS):
-        if within(beyond):
+    for beyond in _BEYOND:
+        if within(np.array([beyond])):
             return
-        if delta / (1.0 + np.exp(min(start + beyond[-1], LARGEST_EPSILON))) <= allowed.max():
+        if delta / (1.0 + np.exp(min(start + beyond, LARGEST_EPSILON))) <= allowed.max():
             break  # no ε farther out can allow a larger p, and δ(ε) is hard to compute there
-    for _ in range(_MOST_TIMES):
+    for times in range(_MOST_TIMES):
         order = np.argsort(tried)
         best = int(allowed[order].argmax())
         left, right = tried[order[max(best - 1, 0)]], tried[order[min(best + 1, tried.size - 1)]]
         if within(left + (right - left) * _BETWEEN):
             return
-        if np.log(max(allowed.max(), _LEAST_ALLOWED)) + _NEARLY < curve.log_p:
+        if times > 0 and np.log(max(allowed.max(), _LEAST_ALLOWED)) + _NEARLY < curve.log_p:
             break
     if not isinstance(mechanism, Mechanism):
         raise UnreachableTargetError(

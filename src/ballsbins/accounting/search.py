@@ -27,7 +27,9 @@ _GUESSED = 0.004  # the same, for a root that was guessed
 # For a single root, use Chebyshev points within 1 % of the guess: if the root is there, it is found to all digits.
 _AROUND_ONE, _CHEBYSHEV = 0.01, np.cos(np.pi * (np.arange(8) + 0.5) / 8)
 _MOST_ROUNDS = 100  # most rounds of a search: a few are usual
-_USUAL_ROUNDS = 6  # after more, the curve jumps at the root (an exact answer ends, say): _COARSEST is close enough
+_USUAL_ROUNDS = (
+    6  # after more, the curve jumps at the root (an exact answer ends, say): _COARSEST is close enough
+)
 _USUAL_SLOPE = 40.0  # typical −d log δ/d log σ
 _BEYOND = 1.3  # go this many times as far as the root seems to be, so that it lies between
 _PAST = 1.06  # the same, if the slope is known
