@@ -20,10 +20,10 @@ folder = Path(tempfile.mkdtemp())
 new_key().save(folder / "run.key")  # mode 0600; in earnest: ballsbins key run.key
 
 random = np.random.default_rng(0)  # texts of 8 tokens, four fifths of which tell the class
-classes = random.integers(0, 2, 1200)
-texts = 2 + random.integers(0, 10, (1200, 8)) + 10 * (classes[:, None] ^ (random.random((1200, 8)) < 1 / 5))
+classes = random.integers(0, 2, 1800)
+texts = 2 + random.integers(0, 10, (1800, 8)) + 10 * (classes[:, None] ^ (random.random((1800, 8)) < 1 / 5))
 rows = [{"input_ids": text, "labels": int(kind)} for text, kind in zip(texts, classes, strict=True)]
-train, test = rows[:1000], rows[1000:]
+train, test = rows[:1600], rows[1600:]
 
 torch.manual_seed(0)
 config = BertConfig(
@@ -42,7 +42,7 @@ trainer = PrivateTrainer(
         per_device_train_batch_size=25,  # what fits in memory
         gradient_accumulation_steps=2,  # so 50 examples per step, on average
         max_grad_norm=1.0,  # the norm to clip each example's gradient to
-        learning_rate=0.05,
+        learning_rate=0.02,
         report_to=[],
         disable_tqdm=True,
         use_cpu=True,

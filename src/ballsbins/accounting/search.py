@@ -27,9 +27,7 @@ _GUESSED = 0.004  # the same, for a root that was guessed
 # For a single root, use Chebyshev points within 1 % of the guess: if the root is there, it is found to all digits.
 _AROUND_ONE, _CHEBYSHEV = 0.01, np.cos(np.pi * (np.arange(8) + 0.5) / 8)
 _MOST_ROUNDS = 100  # most rounds of a search: a few are usual
-_USUAL_ROUNDS = (
-    6  # after more, the curve jumps at the root (an exact answer ends, say): _COARSEST is close enough
-)
+_JUMP = 1e-3  # if log δ falls by more within a relative _COARSEST, it jumps: an exact answer ends there, say
 _USUAL_SLOPE = 40.0  # typical −d log δ/d log σ
 _BEYOND = 1.3  # go this many times as far as the root seems to be, so that it lies between
 _PAST = 1.06  # the same, if the slope is known
@@ -87,6 +85,12 @@ class _Table:
         padded = np.concatenate([[-np.inf], self.epsilon, [np.inf]])
         return padded[right], padded[right + 1]
 
+    def fall(self, side: int, targets: Array) -> Array:
+        """Return by how much that side of log δ falls between the two points around each root (∞: no such points)."""
+        right = self.first_within(side, targets)
+        padded = np.concatenate([[np.inf], np.minimum.accumulate(self.rows[side]), [-np.inf]])
+        return np.asarray(padded[right] - padded[right + 1])
+
 
 def epsilon_at(curve: Curve, direction: Direction, log_deltas: Array) -> Array:
     """Find the least ε ≥ 0 with δ(ε) ≤ e^{log_deltas} in one direction, for a vector of targets.
@@ -141,7 +145,7 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
     """
     root = np.full(targets.shape, np.nan)
     before = np.full(targets.shape, np.inf)
-    for rounds in range(_MOST_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         left, right = table.bracket(side, targets)
         root = np.where(left >= LARGEST_EPSILON, np.inf, np.where(right == 0.0, 0.0, root))
         open_ = np.flatnonzero(np.isnan(root))
@@ -155,7 +159,7 @@ def _roots(table: _Table, side: int, targets: Array) -> Array:
         table.ask(np.clip(points, 0.0, LARGEST_EPSILON).ravel())
         left, right = table.bracket(side, targets[open_])
         done = (left > -np.inf) & (right < np.inf)
-        enough = (2.0 * _FINEST if rounds < _USUAL_ROUNDS else _COARSEST) * right
+        enough = np.where(table.fall(side, targets[open_]) > _JUMP, _COARSEST, 2.0 * _FINEST) * right
         done &= (right - left <= np.maximum(_AROUND_ROOT * close, enough)) | (right < _SMALLEST_EPSILON)
         middle = points[:, 1]
         inside = (middle >= left) & (middle <= right)
