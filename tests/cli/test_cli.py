@@ -282,7 +282,10 @@ def test_a_value_that_no_option_takes_is_named(words, value):
 
 
 def test_an_epsilon_beyond_all_is_explained():
-    assert "no privacy" in answer("epsilon", "-s", "0.01", "-T", "100", "-d", "1e-6")
+    none = answer("epsilon", "-s", "0.01", "-T", "100", "-d", "1e-6")
+    assert "no privacy" in none
+    assert "both directions" in none
+    assert "  add" not in none  # a direction that does not decide, and can take ten seconds
     assert "no privacy" not in answer("epsilon", "-s", "0.1", "-T", "100", "-d", "1e-6")
 
 

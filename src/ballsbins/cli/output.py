@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,11 @@ def print_json(data: Any) -> None:
 
 def bound_table(bound: Bound, question: str) -> Table:
     """Lower, value and upper of a scalar bound, with both directions; no value where it is only the upper bound."""
-    rows = [("both directions", bound), *((f"  {name}", part) for name, part in bound.directions.items())]
+    rows = [("both directions", bound)]
+    if math.isfinite(
+        bound.upper
+    ):  # else there is no privacy, and the direction that does not decide can take long
+        rows += [(f"  {name}", part) for name, part in bound.directions.items()]
     between = any(float(part.value) < float(part.upper) for _, part in rows)
     numbers = [
         (
