@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 # If the bounds are farther apart than this, relative to ε or log δ, the kind of the answer is only "bounds".
 _CLOSE = 5e-3
 _LEAST_UNIT = 0.1  # an ε below this is judged as if it were this large
-_BEYOND = np.append(
-    0.0, np.geomspace(1e-4, 20.0, 12)
-)  # search for ε with truncation this far beyond ε without it
+# search for ε with truncation this far beyond ε without it
+_BEYOND = np.append(0.0, np.geomspace(1e-4, 20.0, 12))
 # then so far between the neighbours of the best one, again and again while p is nearly allowed (in logs)
 _BETWEEN, _NEARLY, _MOST_TIMES = np.array([0.2, 0.4, 0.6, 0.8]), 0.2, 4
 _LEAST_ALLOWED = 1e-300  # a positive probability that is still a double

@@ -204,9 +204,8 @@ class Truncated(Curve):
         if enough is not None:
             with np.errstate(divide="ignore"):
                 left = enough + np.log(-np.expm1(np.minimum(penalty - enough, 0.0)))
-            enough = np.where(
-                np.isneginf(left), 0.0, left
-            )  # if truncation alone is too much, any bound will do
+            # if truncation alone is too much, any bound will do
+            enough = np.where(np.isneginf(left), 0.0, left)
         rough = self.curve.log_upper(epsilon, direction, enough)
         return None if rough is None else np.logaddexp(rough, penalty)
 

@@ -35,9 +35,8 @@ def print_json(data: Any) -> None:
 def bound_table(bound: Bound, question: str) -> Table:
     """Lower, value and upper of a scalar bound, with both directions; no value where it is only the upper bound."""
     rows = [("both directions", bound)]
-    if math.isfinite(
-        bound.upper
-    ):  # else there is no privacy, and the direction that does not decide can take long
+    # If ε is ∞ there is no privacy, and the direction that does not decide can take long.
+    if math.isfinite(bound.upper):
         rows += [(f"  {name}", part) for name, part in bound.directions.items()]
     between = any(float(part.value) < float(part.upper) for _, part in rows)
     numbers = [

@@ -66,6 +66,12 @@ class WindowError(AccuracyError):
     """The composed loss spreads over more cells than a transform may have."""
 
 
+def tilted_deviation(pairs: Sequence[tuple[Pair, int]], epsilon: float) -> float:
+    """The standard deviation of the summed loss, tilted so that its mean is ε."""
+    cumulants = Cumulants([Atoms(pair.epsilon, pair.log_p, count).lumped() for pair, count in pairs])
+    return math.sqrt(cumulants.at(cumulants.solve(epsilon, _LARGEST_TILT))[2])
+
+
 def without_transform(
     pairs: Sequence[tuple[Pair, int]], epsilon: float, *, upper: bool
 ) -> tuple[float, float]:

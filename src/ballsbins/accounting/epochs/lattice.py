@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins.accounting.curve import ADD, REMOVE, Array, Curve, Direction
-from ballsbins.accounting.epochs.fft import WindowError, compose, without_transform
+from ballsbins.accounting.epochs.fft import WindowError, compose, tilted_deviation, without_transform
 from ballsbins.accounting.epochs.gathered import gathers, pair_below, support
 from ballsbins.accounting.epochs.polygons import Pair, TooCoarse, bracket, choose_points, pair_above
 from ballsbins.accounting.epochs.stretch import Stretch
-from ballsbins.accounting.epochs.survey import Atoms, Cumulants, Survey
+from ballsbins.accounting.epochs.survey import Survey
 from ballsbins.errors import AccuracyError
 
 Pairs = list[tuple[Pair, int]]
@@ -34,7 +34,6 @@ _COARSER, _FINER_CELLS = 4, 2  # divide h and the width of cells by these if a l
 _OF_EPSILON = 0.25
 _LEVELS = 3  # how often to try shared sheets, each time those of places that are closer together
 _MOST_PLACES = 4  # a question over more places is a curve: it gets sheets of its own, as wide as they can be
-_LARGEST_TILT = 1e9  # largest tilt θ tried to see how far one sheet may serve
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +107,7 @@ class Lattice:
         near = _power_of_2(epsilon)
         key = (direction, upper, near)
         if key not in self._widths:
-            pairs = self.pairs(direction, upper=upper)
-            cumulants = Cumulants([Atoms(pair.epsilon, pair.log_p, count).lumped() for pair, count in pairs])
-            _, _, variance = cumulants.at(cumulants.solve(near, _LARGEST_TILT))
-            deviation = math.sqrt(variance)
+            deviation = tilted_deviation(self.pairs(direction, upper=upper), near)
             width = max(min(deviation, _OF_EPSILON * near) if near > 0.0 else deviation, self.h)
             self._widths[key] = _power_of_2(width)
         return self._widths[key]
