@@ -52,7 +52,7 @@ def test_batches_are_those_of_the_sampler_in_memory(sampler, folder, table, key,
     for step, (indices, batch) in enumerate(zip(in_memory, files.batches(2), strict=True)):
         assert np.array_equal(batch["row"].to_numpy(), indices), step
         if step < 3:
-            assert pa.Table.from_batches([batch]).equals(table.take(pa.array(indices)))
+            assert pa.table(batch).equals(table.take(pa.array(indices)))
 
 
 def test_another_key_or_epoch_gives_other_batches(folder, key, tiny, tmp_path):
@@ -112,7 +112,7 @@ def test_rows_named_by_a_column_do_not_depend_on_the_order_of_files(folder, tabl
     built(folder, tmp_path / "a", sampler, key, tiny, identity_column="name")
     built(tmp_path / "mixed.parquet", tmp_path / "b", sampler, key, Memory(), identity_column="name")
     pair = (BatchFiles.open(tmp_path / name).batches(0) for name in ("a", "b"))
-    assert all(one.equals(other) for one, other in zip(*pair, strict=True))
+    assert all(one == other for one, other in zip(*pair, strict=True))
 
 
 @pytest.mark.parametrize(

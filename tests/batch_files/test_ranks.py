@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ballsbins import BallsAndBins, Shuffle
-from ballsbins.batch_files import BatchFiles, build_plan, sort
+from ballsbins.batch_files import BatchFiles, build_plan, row_groups, sort
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
@@ -133,6 +133,7 @@ def test_no_part_and_no_bucket_is_much_shorter_than_the_others(
 def test_rows_of_one_width_get_longer_row_groups_for_ranks(key, tiny, tmp_path, monkeypatch):
     """They cannot be wider than planned, so a bucket may come close to the size at which it is scattered again."""
     monkeypatch.setattr(build_plan, "_LEAST_PART_BYTES", 150_000)
+    monkeypatch.setattr(row_groups, "_WELL_FILLED", 0.0)
     monkeypatch.setattr(type(tiny), "max_files", 1_000)
     numbers = {"row": np.arange(ROWS), "x": np.zeros(ROWS, np.float32)}
     pq.write_table(pa.table(numbers), tmp_path / "fixed.parquet")

@@ -121,7 +121,7 @@ def in_memory(table, sampler, epoch, identity):
 
 
 def batches_of(directory, epoch):
-    return [pa.Table.from_batches([batch]) for batch in BatchFiles.open(directory).batches(epoch)]
+    return [pa.table(batch) for batch in BatchFiles.open(directory).batches(epoch)]
 
 
 CASES = {

@@ -92,7 +92,7 @@ def table():
 
 
 def batches_of(directory, epoch=0):
-    return [pa.Table.from_batches([batch]) for batch in BatchFiles.open(directory).batches(epoch)]
+    return [pa.table(batch) for batch in BatchFiles.open(directory).batches(epoch)]
 
 
 def require_equal_epochs(one, two, rows=ROWS):

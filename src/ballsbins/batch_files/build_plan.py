@@ -17,6 +17,7 @@ from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, store
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
 from ballsbins.batch_files.gather import fixed_width
 from ballsbins.batch_files.inputs import Inputs
+from ballsbins.batch_files.row_groups import batches_per_part, longest
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.sort import Memory, Ranges
 from ballsbins.batch_files.store import Location
@@ -132,7 +133,8 @@ class BuildPlan:
         steps, total = self.sampler.steps, max(1.0, self.row_bytes * self.written_rows)
         wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
         parts = -(-steps // int(max(1, min(steps, wanted * steps // total))))
-        return -(-steps // parts)
+        of_a_rank = self.written_rows / steps / self.world_size
+        return batches_per_part(steps, parts, of_a_rank, self.rows_per_group)
 
     def ranges(self, num_places: int | None = None) -> Ranges:
         """How places are divided into files for sorting. One worker sorts and writes a group: some whole parts.
@@ -166,8 +168,8 @@ class BuildPlan:
 
     @property
     def rows_per_group(self) -> int:
-        """Rows in one row group of a part."""
-        return int(max(1, self.share.row_group_bytes // self.row_bytes))
+        """The most rows in a row group of a part."""
+        return longest(self.share.row_group_bytes / self.row_bytes)
 
     @property
     def same_width(self) -> bool:
@@ -368,9 +370,7 @@ def plan_build(
         )
     columns_of(inputs.schema)  # refuses types that cannot become arrays
     smallest = counted // chosen.steps
-    advice = (
-        f"Batches have about {smallest} rows, and each rank needs some: take fewer ranks, or fewer steps."
-    )
+    advice = f"Batches have about {smallest} rows; each rank needs some: take fewer ranks, or fewer steps."
     _check.integer("the world size", world_size, 1, max(smallest, 1), advice=advice)
     limit = memory or Memory()
     if 16 * chosen.steps > limit.limit // 4:

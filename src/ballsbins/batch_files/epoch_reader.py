@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ballsbins._extras import Later
+from ballsbins.batch_files.batch import Batch
 from ballsbins.batch_files.columns import Arrays, Converter
 from ballsbins.batch_files.format import Files, Manifest, StoredFile
 from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
@@ -167,15 +168,18 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def read_batches(
     epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Batch]:
     """Give one rank's batches of an epoch from step `start` on."""
     own = epoch.manifest.world_size == ranks
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
-        batches = map(piece.slice, accumulate(sizes, initial=0), sizes)
-        if own:
-            yield from batches
-        else:
-            yield from (batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks))) for batch in batches)
+        batches = map(Batch, repeat(piece), accumulate(sizes, initial=0), sizes)
+        yield from batches if own else (_share(batch, rank, ranks) for batch in batches)
+
+
+def _share(batch: Batch, rank: int, ranks: int) -> Batch:
+    """One rank's rows of a batch that has those of all."""
+    rows = batch.record_batch.take(arrow.array(np.arange(rank, batch.num_rows, ranks)))
+    return Batch(rows, 0, rows.num_rows)
 
 
 def read_arrays(

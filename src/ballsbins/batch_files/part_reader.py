@@ -37,7 +37,8 @@ class PartReader:
         with _naming(location):
             self._bytes = opened(location)
             self._check_footer(stored)
-            self._file = parquet.ParquetFile(self._bytes.source)
+            # The bytes of a row group are in memory before it is decoded, so pyarrow need not fetch any ahead.
+            self._file = parquet.ParquetFile(self._bytes.source, pre_buffer=False)
             metadata = self._file.metadata
             self._ends = [(0, ""), *json.loads((metadata.metadata or {}).get(ROW_GROUPS_KEY.encode(), b"[]"))]
         self.rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ballsbins import _check
+from ballsbins.batch_files.batch import Batch
 from ballsbins.batch_files.columns import Arrays, require_fixed
 from ballsbins.batch_files.epoch_directory import complete_epochs, read_manifest, require_private
 from ballsbins.batch_files.epoch_reader import EpochReader, read_arrays, read_batches
@@ -98,7 +99,7 @@ class BatchFiles:
         rank: int = 0,
         ranks: int = 1,
         columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Batch]:
         """Give the batches of an epoch from step `start` on, including empty ones.
 
         If the files were built for `ranks` ranks (build --world-size), the batches are views of what was read,
@@ -113,7 +114,7 @@ class BatchFiles:
             columns: the columns to read; all by default.
 
         Yields:
-            One Arrow record batch for each step.
+            One `Batch` for each step, which can be used like an Arrow record batch.
 
         Raises:
             InvalidInputError: an argument is out of range, or a column does not exist.

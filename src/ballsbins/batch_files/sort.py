@@ -109,8 +109,8 @@ class Memory:
 
     @property
     def row_group_bytes(self) -> int:
-        """Bytes of rows that the Parquet writer takes at a time."""
-        return min(self._for_data // 24, 16 * 2**20)
+        """Most bytes of the rows of a row group; the writer puts a few row groups in order at once."""
+        return min(self._for_data // 16, 24 * 2**20)
 
     @property
     def max_files(self) -> int:

@@ -37,7 +37,7 @@ parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 # Limit of a row group in bytes, in case later rows are wider than the first ones; a single batch may exceed it.
 _MOST_BYTES = 1 << 25
 _SINK_BUFFER = 1 << 20  # bytes that are hashed and handed to the system at a time
-_TAKEN_GROUPS = 8  # row groups whose rows are put in order at once
+_TAKEN_GROUPS = 5  # row groups whose rows are put in order at once
 _MOST_PADDED = 1 << 20  # rows, including blank ones, that are put in order at once
 
 
@@ -67,7 +67,7 @@ class PartsWriter:
             directory: the directory of the epoch.
             schema: the schema of the incoming rows, without weights.
             manifest: the manifest of the whole epoch.
-            rows_per_group: the approximate number of rows in a row group, which holds whole batches.
+            rows_per_group: the most rows in a row group. It holds whole batches, so one batch may exceed it.
             compression: of the Parquet files.
             first_part: the part that begins with the first batch to write.
             dictionary_encoded: the columns that Parquet encodes with a dictionary of its own; True for all columns.
@@ -149,10 +149,14 @@ class PartsWriter:
 
 
 def _runs(ends: NDArray[np.int64], first: int, stop: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Cut batches into runs of about `rows` rows, exceeded by at most one batch. No run is empty."""
+    """Cut batches into runs of equal length, as few as have at most `rows` rows each; none is empty.
+
+    A run ends with the batch that ends nearest to where it should, so it may be half a batch too long.
+    """
     count = -(-int(ends[stop] - ends[first]) // rows)
     cuts = np.linspace(ends[first], ends[stop], count + 1)[1:-1]
-    steps = np.unique([first, *(np.searchsorted(ends[first:stop], cuts) + first), stop])
+    middles = (ends[first:stop] + ends[first + 1 : stop + 1]) / 2
+    steps = np.unique([first, *(np.searchsorted(middles, cuts) + first), stop])
     for begin, end in pairwise(steps.tolist()):
         if ends[end] > ends[begin]:
             yield begin, end
