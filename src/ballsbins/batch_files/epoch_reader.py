@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from functools import cached_property, partial
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 arrow = Later("pyarrow", feature="Reading batch files", extra="data")
+
+_SMALL_PART = 1 / 8  # of a piece: copying it costs little beside decoding the piece
 
 
 class EpochReader:
@@ -173,7 +175,24 @@ def read_batches(
     own = epoch.manifest.world_size == ranks
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
         batches = map(Batch, repeat(piece), accumulate(sizes, initial=0), sizes)
-        yield from batches if own else (_share(batch, rank, ranks) for batch in batches)
+        if own:
+            yield from islice(batches, len(sizes) - 1)
+            last = _apart(next(batches), piece)
+            del piece, batches
+            yield last
+        else:
+            yield from (_share(batch, rank, ranks) for batch in batches)
+            del piece, batches
+
+
+def _apart(batch: Batch, piece: pa.RecordBatch) -> Batch:
+    """The last batch of a piece, in memory of its own if it is a small part of the piece.
+
+    Whoever reads has it in hand while the next piece is decoded, and would keep all of this piece in memory.
+    """
+    if batch.num_rows > piece.num_rows * _SMALL_PART:
+        return batch
+    return Batch(arrow.concat_batches([batch.record_batch]), 0, batch.num_rows)
 
 
 def _share(batch: Batch, rank: int, ranks: int) -> Batch:
@@ -218,6 +237,7 @@ def _read_pieces(
         if stop == given or ends[stop - 1] != rows:
             raise damaged(epoch.directory)
         yield piece, sizes[given:stop].tolist()
+        del piece  # or it would stay in memory while the next one is decoded
         given = stop
     if given < len(sizes):
         if sizes[given:].any():
@@ -248,6 +268,7 @@ def _read_in_turn(pieces: Iterator[_Piece], columns: list[str] | None) -> Iterat
                 piece.part.close()
             piece = following
             yield read
+            del read
     finally:
         for left in (piece, following):
             if left is not None:
