@@ -214,10 +214,15 @@ def read_arrays(
     own, convert = epoch.manifest.world_size == ranks, None
     for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
         convert = convert or Converter(piece.schema, writable=writable)
-        whole, begin = convert(piece), 0
-        for size in sizes:
-            yield convert.cut(whole, begin, size) if own else convert.share(whole, begin, size, rank, ranks)
-            begin += size
+        cut = convert.cut if own else partial(convert.share, rank=rank, ranks=ranks)
+        whole, begins, rows = convert(piece), accumulate(sizes, initial=0), piece.num_rows
+        del piece
+        yield from map(cut, repeat(whole, len(sizes) - 1), begins, sizes)
+        last, size = cut(whole, rows - sizes[-1], sizes[-1])
+        if size <= rows * _SMALL_PART:  # as in `_apart`
+            last = {name: values.copy() for name, values in last.items()}
+        del whole
+        yield last, size
 
 
 def _read_pieces(

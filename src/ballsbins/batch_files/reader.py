@@ -102,9 +102,9 @@ class BatchFiles:
     ) -> Iterator[Batch]:
         """Give the batches of an epoch from step `start` on, including empty ones.
 
-        If the files were built for `ranks` ranks (build --world-size), the batches are views of what was read,
-        without a copy, and each rank reads only its own rows. With a different number of ranks every rank reads all
-        rows, and a warning says so. The number of rows of a batch is secret, unless padded: do not log it.
+        If the files were built for `ranks` ranks (build --world-size), the batches are views of what was read, and
+        each rank reads only its own rows. With a different number of ranks every rank reads all rows, and a warning
+        says so. The number of rows of a batch is secret, unless padded: do not log it.
 
         Args:
             epoch: the number of the epoch, from 0.
