@@ -48,6 +48,11 @@ def test_other_libraries_take_it(batch, expected):
 
 def test_batches_are_equal_if_their_rows_are(batch, expected):
     assert batch == Batch(expected, 0, 5)
+    assert batch.equals(Batch(expected, 0, 5))
+    assert not batch.equals(Batch(expected, 0, 4))
+    other_metadata = Batch(expected.replace_schema_metadata({"a": "b"}), 0, 5)
+    assert batch.equals(other_metadata)
+    assert not batch.equals(other_metadata, check_metadata=True)
     assert batch == expected
     assert batch != Batch(ROWS, 11, 5)
     assert batch != "another thing"

@@ -65,9 +65,14 @@ class Batch:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.record_batch, name)
 
+    def equals(self, other: object, *, check_metadata: bool = False) -> bool:
+        """Whether another batch, of either kind, has the same columns and rows."""
+        rows = other.record_batch if isinstance(other, Batch) else other
+        return bool(self.record_batch.equals(rows, check_metadata=check_metadata))
+
     def __eq__(self, other: object) -> bool:
-        """Whether the other batch, of either kind, has the same columns and rows."""
-        return bool(self.record_batch == (other.record_batch if isinstance(other, Batch) else other))
+        """Whether another batch, of either kind, has the same columns and rows."""
+        return self.equals(other)
 
     __hash__ = None  # type: ignore[assignment]
 
