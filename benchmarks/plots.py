@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -36,11 +37,19 @@ def place(row):
 
 
 def svg(figure):
-    """The picture as text: the same text from the same numbers."""
+    """The picture as text: the same text from the same numbers, on every machine.
+
+    Matplotlib names shapes by a hash of their coordinates, whose last bits depend on the processor. They are numbered
+    here instead.
+    """
     out = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": "ballsbins"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    text = "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    numbers = {}
+    return re.sub(
+        r"\b[mp][0-9a-f]{10}\b", lambda name: f"shape{numbers.setdefault(name[0], len(numbers))}", text
+    )
 
 
 def panel(axis):
