@@ -115,6 +115,7 @@ def test_no_part_and_no_bucket_is_much_shorter_than_the_others(
 ):
     """A short one would have short row groups, one for each rank, and each of them costs as much as a long one."""
     monkeypatch.setattr(build_plan, "_LEAST_PART_BYTES", 170_000)
+    monkeypatch.setattr(row_groups, "_WELL_FILLED", 0.0)
     monkeypatch.setattr(type(tiny), "bucket_bytes", bucket_bytes)
     monkeypatch.setattr(type(tiny), "max_files", 1_000)
     made = plan_build(open_inputs([folder]), BallsAndBins(steps), memory=tiny, workers=2)

@@ -10,7 +10,8 @@ from ballsbins.batch_files import BatchFiles, build_plan
 from ballsbins.batch_files.build import build
 from ballsbins.batch_files.build_plan import plan_build
 from ballsbins.batch_files.inputs import open_inputs
-from ballsbins.batch_files.row_groups import batches_per_part, longest
+from ballsbins.batch_files.row_groups import batches_per_part, buckets_per_part, longest
+from ballsbins.batch_files.sort import Memory
 from ballsbins.batch_files.writer import _runs
 
 
@@ -33,6 +34,13 @@ def test_parts_are_as_long_as_row_groups_allow():
     assert batches_per_part(4_883, 9, 1_024.0, 131_072) == 489  # four row groups of 125,184 rows each
     assert batches_per_part(4_883, 9, 1_000.0, 65_536) == 543  # nine row groups of 60,333 rows each
     assert batches_per_part(500, 1, 140.0, 131_072) == 500  # one part stays one, whatever its length
+
+
+def test_buckets_are_as_large_as_row_groups_allow():
+    assert buckets_per_part(5, 1_429_504.0, 262_144) == 6  # of 238,250 rows; five would have two of 142,950 each
+    assert buckets_per_part(5, 1_429_504.0, 131_072) == 6  # two row groups of 119,125 rows each
+    assert buckets_per_part(2, 125_000.0, 131_072) == 2
+    assert buckets_per_part(1, 140_000.0, 131_072) == 1  # one bucket stays one, whatever its length
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -58,12 +66,20 @@ def test_runs_end_at_the_nearest_batch():
     assert list(_runs(ends, 1, 3, 1_000)) == [(1, 3)]
 
 
+@pytest.mark.parametrize("bucket_bytes", [None, 65_000])
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_a_build_fills_its_row_groups(ranks, key, tmp_path, monkeypatch):
+def test_a_build_fills_its_row_groups(bucket_bytes, ranks, key, tmp_path, monkeypatch):
+    class Some(Memory):
+        max_files = 1_000
+
     monkeypatch.setattr(build_plan, "_LEAST_PART_BYTES", 150_000)
+    if bucket_bytes is not None:
+        monkeypatch.setattr(Some, "bucket_bytes", bucket_bytes)
     rows, steps = 100_000, 2_000
     pq.write_table(pa.table({"row": np.arange(rows), "x": np.zeros(rows)}), tmp_path / "in.parquet")
-    made = plan_build(open_inputs([tmp_path / "in.parquet"]), BallsAndBins(steps), world_size=ranks)
+    inputs = open_inputs([tmp_path / "in.parquet"])
+    made = plan_build(inputs, BallsAndBins(steps), memory=Some(workers=2), world_size=ranks, workers=2)
+    assert bucket_bytes is None or len(made.ranges()) > made.sampler.steps / made.batches_per_file + 1
     build(made, tmp_path / "out", key)
     parts = [pq.ParquetFile(part.path).metadata for part in BatchFiles.open(tmp_path / "out").paths(0)[1:]]
     assert len(parts) > 2

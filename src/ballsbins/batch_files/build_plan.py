@@ -17,7 +17,7 @@ from ballsbins.batch_files.dictionaries import Dictionaries, shown_schema, store
 from ballsbins.batch_files.format import WEIGHT_COLUMN, InputFile, Manifest
 from ballsbins.batch_files.gather import fixed_width
 from ballsbins.batch_files.inputs import Inputs
-from ballsbins.batch_files.row_groups import batches_per_part, longest
+from ballsbins.batch_files.row_groups import batches_per_part, buckets_per_part, longest
 from ballsbins.batch_files.row_order import IdentityColumn
 from ballsbins.batch_files.sort import Memory, Ranges
 from ballsbins.batch_files.store import Location
@@ -133,8 +133,11 @@ class BuildPlan:
         steps, total = self.sampler.steps, max(1.0, self.row_bytes * self.written_rows)
         wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
         parts = -(-steps // int(max(1, min(steps, wanted * steps // total))))
-        of_a_rank = self.written_rows / steps / self.world_size
-        return batches_per_part(steps, parts, of_a_rank, self.rows_per_group)
+        return batches_per_part(steps, parts, self._batch_rows_of_rank, self.rows_per_group)
+
+    @property
+    def _batch_rows_of_rank(self) -> float:
+        return self.written_rows / self.sampler.steps / self.world_size
 
     def ranges(self, num_places: int | None = None) -> Ranges:
         """How places are divided into files for sorting. One worker sorts and writes a group: some whole parts.
@@ -152,7 +155,8 @@ class BuildPlan:
             group = width = group * (width // group)
         else:  # equal ranges, a quarter longer at most: a short one would have short row groups, one for each rank
             few = self.share.fewest_buckets(spilled * group / steps, self.world_size * self.same_width)
-            width = -(-group // min(few, max(1, -(-(4 * group - width) // (4 * width)))))
+            few = min(few, max(1, -(-(4 * group - width) // (4 * width))))
+            width = -(-group // buckets_per_part(few, group * self._batch_rows_of_rank, self.rows_per_group))
         ranges = Ranges(0, steps, group, width)
         # too many files: use wider ranges, which are scattered again later
         while len(ranges) > self.share.max_files:

@@ -7,6 +7,7 @@ needed. If that is almost half, its allocator moves the column to a smaller plac
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 _FULL = (
     0.98  # planned share of the power of two: batches vary in size, and one row too many needs the next power
@@ -32,12 +33,33 @@ def batches_per_part(steps: int, parts: int, batch_rows: float, most_rows: int) 
     Returns:
         The batches of the longest part that fills its row groups well; if none does, of the one that does it best.
     """
-
-    def filled(batches: int) -> float:
-        rows = batches * batch_rows
-        expected = rows / max(1, math.ceil(rows / (_FULL * most_rows)))
-        return expected / (2 * longest(math.ceil(expected / _FULL) - 1)) if expected > _FULL else 1.0
-
     possible = [-(-steps // some) for some in range(parts, 2 * parts)]
-    well_filled = (batches for batches in possible if filled(batches) >= _WELL_FILLED)
-    return next(well_filled, max(possible, key=filled))
+    return possible[_well_filled([batches * batch_rows for batches in possible], most_rows)]
+
+
+def buckets_per_part(buckets: int, part_rows: float, most_rows: int) -> int:
+    """The number of buckets in which a part is sorted; the row groups of each one are well filled.
+
+    Args:
+        buckets: the least number of buckets. One bucket stays one; otherwise there may be up to twice as many.
+        part_rows: the expected number of rows of a part that go into the same row group: those of one rank.
+        most_rows: the most rows of a row group. It does not extend beyond its bucket.
+
+    Returns:
+        The least number of buckets that fill their row groups well; if none does, the one that does it best.
+    """
+    possible = range(buckets, 2 * buckets)
+    return possible[_well_filled([part_rows / some for some in possible], most_rows)]
+
+
+def _well_filled(rows: Sequence[float], most_rows: int) -> int:
+    """The place of the first number of rows whose row groups are well filled; if there is none, of the best."""
+    shares = [_filled(some, most_rows) for some in rows]
+    best = shares.index(max(shares))
+    return next((place for place, share in enumerate(shares) if share >= _WELL_FILLED), best)
+
+
+def _filled(rows: float, most_rows: int) -> float:
+    """The used share of the memory that Arrow reserves for a row group, if rows are cut into as few as possible."""
+    expected = rows / max(1, math.ceil(rows / (_FULL * most_rows)))
+    return expected / (2 * longest(math.ceil(expected / _FULL) - 1)) if expected > _FULL else 1.0

@@ -41,6 +41,8 @@ _LEAST_OF_WORKER = 120 * 10**6  # data memory that a worker needs to work on pie
 _ALMOST = 0.98  # of the size at which a bucket is scattered again: random sizes vary a little around the plan
 _PIECE_BYTES = 2**17  # the smallest piece of a file that is worth writing separately
 _CHUNK_BYTES = 2**24  # bytes of rows that are worth reading at a time: decoding has costs per read and column
+# Each row group has costs per column, for readers above all; longer ones would save little, and hold more memory.
+_ROW_GROUP_BYTES = 48 * 2**20
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -109,8 +111,8 @@ class Memory:
 
     @property
     def row_group_bytes(self) -> int:
-        """Most bytes of the rows of a row group; the writer puts a few row groups in order at once."""
-        return min(self._for_data // 16, 24 * 2**20)
+        """Most bytes of the rows of a row group: readers hold one, and it does not extend beyond its bucket."""
+        return min(self.bucket_bytes, _ROW_GROUP_BYTES)
 
     @property
     def max_files(self) -> int:

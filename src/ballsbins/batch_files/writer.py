@@ -35,7 +35,7 @@ arrow = Later("pyarrow", feature="Writing batch files", extra="data")
 parquet = Later("pyarrow.parquet", feature="Writing batch files", extra="data")
 
 # Limit of a row group in bytes, in case later rows are wider than the first ones; a single batch may exceed it.
-_MOST_BYTES = 1 << 25
+_MOST_BYTES = 1 << 26
 _SINK_BUFFER = 1 << 20  # bytes that are hashed and handed to the system at a time
 _TAKEN_GROUPS = 5  # row groups whose rows are put in order at once
 _MOST_PADDED = 1 << 20  # rows, including blank ones, that are put in order at once
