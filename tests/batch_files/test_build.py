@@ -379,7 +379,7 @@ def test_the_manifest_survives_and_refuses_what_it_does_not_know(folder, key, ti
     assert Manifest.from_dict(saved) == manifest
     assert BatchFiles.open(tmp_path / "out").manifest.mechanism == mechanism
     for broken in (
-        {**saved, "format_version": 5},
+        {**saved, "format_version": 6},
         {**saved, "more": 1},
         {**saved, "sampler": {"type": "magic"}},
         {**saved, "sampler": BallsAndBins(40, max_batch_size=9, num_examples=7).to_dict(), "mechanism": None},

@@ -167,7 +167,7 @@ def test_an_epoch_of_the_old_format_is_refused_until_it_is_removed(made, tmp_pat
     build(made, out, MASTER)
     path = out / "epoch-000000" / "manifest.json"
     saved = json.loads(path.read_text())
-    assert saved["format_version"] == 4
+    assert saved["format_version"] == 5
     assert RUN_ID.fullmatch(saved.pop("run"))
     path.write_text(json.dumps(saved | {"format_version": 1}))
     for attempt in (lambda: BatchFiles.open(out), lambda: build(made, out, MASTER, 1)):

@@ -133,11 +133,8 @@ class BuildPlan:
         steps, total = self.sampler.steps, max(1.0, self.row_bytes * self.written_rows)
         wanted = min(_PART_BYTES, max(_LEAST_PART_BYTES, total / (_PARTS_PER_WORKER * self.workers)))
         parts = -(-steps // int(max(1, min(steps, wanted * steps // total))))
-        return batches_per_part(steps, parts, self._batch_rows_of_rank, self.rows_per_group)
-
-    @property
-    def _batch_rows_of_rank(self) -> float:
-        return self.written_rows / self.sampler.steps / self.world_size
+        of_a_rank = self.written_rows / steps / self.world_size
+        return batches_per_part(steps, parts, of_a_rank, self.rows_per_group)
 
     def ranges(self, num_places: int | None = None) -> Ranges:
         """How places are divided into files for sorting. One worker sorts and writes a group: some whole parts.
@@ -156,12 +153,11 @@ class BuildPlan:
         else:  # equal ranges, a quarter longer at most: a short one would have short row groups, one for each rank
             few = self.share.fewest_buckets(spilled * group / steps, self.world_size * self.same_width)
             few = min(few, max(1, -(-(4 * group - width) // (4 * width))))
-            width = -(-group // buckets_per_part(few, group * self._batch_rows_of_rank, self.rows_per_group))
-        ranges = Ranges(0, steps, group, width)
+            of_a_rank = self.written_rows * group / steps / self.world_size
+            width = -(-group // buckets_per_part(few, of_a_rank, self.rows_per_group))
         # too many files: use wider ranges, which are scattered again later
-        while len(ranges) > self.share.max_files:
+        while len(ranges := Ranges(0, steps, group, width)) > self.share.max_files:
             group = width = self.batches_per_file * max(1, 2 * group // self.batches_per_file)
-            ranges = Ranges(0, steps, group, width)
         return ranges
 
     @property

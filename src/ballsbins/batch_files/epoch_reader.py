@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, chain, islice, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from ballsbins._extras import Later
 from ballsbins.batch_files.batch import Batch
 from ballsbins.batch_files.columns import Arrays, Converter
 from ballsbins.batch_files.format import Files, Manifest, StoredFile
-from ballsbins.batch_files.part_reader import PartReader, damaged, require_checksum
+from ballsbins.batch_files.part_reader import PartReader, Run, damaged, one_batch, require_checksum
 from ballsbins.batch_files.store import Location
 from ballsbins.errors import DataError
 
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
 arrow = Later("pyarrow", feature="Reading batch files", extra="data")
 
 _SMALL_PART = 1 / 8  # of a piece: copying it costs little beside decoding the piece
+_WINDOW = 1 << 12  # batches whose sizes are made Python integers at once
 
 
 class EpochReader:
     """The files of one epoch: where each batch begins, and the row groups from a given row on."""
 
-    def __init__(self, directory: Location, manifest: Manifest) -> None:
-        """Take the directory of the epoch."""
-        self.directory, self.manifest = directory, manifest
+    def __init__(self, directory: Location, manifest: Manifest, columns: Sequence[str] | None = None) -> None:
+        """Take the directory of the epoch and the columns to read, by default all."""
+        self.directory, self.manifest, self.columns = directory, manifest, columns
         if manifest.files is None:
             raise DataError(f"The manifest in {str(directory)!r} names no files. Build the epoch again.")
         self.files: Files = manifest.files
-        self._shown: tuple[pa.Schema, pa.Schema] | None = None
+        self._runs: Sequence[Run] = ()
 
     def _whole(self, file: StoredFile) -> bytes:
         content = (self.directory / file.name).read_bytes()
@@ -72,16 +74,14 @@ class EpochReader:
         return {column.name: column.nullable for column in self.manifest.columns}
 
     def shown_schema(self, schema: pa.Schema) -> pa.Schema:
-        """The schema of batches for a schema of rows: a value may be missing where the manifest says so.
+        """The schema of batches for that of a part: all batches of a run have one schema.
 
-        A part says less: in this epoch no value of the column is missing. All batches of a run have one schema. The
-        metadata of a part are its row groups, whose sizes are secret: no batch carries them into a log.
+        A value may be missing where the manifest says so. A part says less: in this epoch no value of the column is
+        missing. Codes are shown as what they stand for.
         """
-        # most row groups have the schema of the last
-        if self._shown is None or not self._shown[0].equals(schema):
-            fields = [entry.with_nullable(self._nullable[entry.name]) for entry in schema]
-            self._shown = schema, arrow.schema(fields)
-        return self._shown[1]
+        words = {name: empty.type for name, empty in self.dictionaries.items()}
+        fields = (entry.with_type(words.get(entry.name, entry.type)) for entry in schema)
+        return arrow.schema([entry.with_nullable(self._nullable[entry.name]) for entry in fields])
 
     def sizes(self, rank: int, ranks: int) -> NDArray[np.int64]:
         """The number of rows of every batch that belong to one rank."""
@@ -90,12 +90,13 @@ class EpochReader:
     def part(self, number: int, file: StoredFile) -> PartReader:
         """Open a part."""
         place = self.directory / file.name
-        opened = PartReader(place, file)
+        opened = PartReader(place, file, self.columns, self._runs)
+        self._runs = opened.runs
         per_file, steps = self.manifest.batches_per_file, self.manifest.steps
         begin, end = (self.offsets[min(step, steps)] for step in (number * per_file, (number + 1) * per_file))
         if sum(opened.rows) != end - begin or len(opened.rows) % self.manifest.world_size:
             raise DataError(f"{str(place)!r} does not have the rows it should have. Build the epoch again.")
-        if opened.schema.names != [column.name for column in self.manifest.columns]:
+        if opened.names != [column.name for column in self.manifest.columns]:
             raise DataError(
                 f"{str(place)!r} has other columns than the manifest says. Build the epoch again."
             )
@@ -105,15 +106,17 @@ class EpochReader:
         """Give the units to read, from batch `start` on: the row groups of one rank, or of all ranks together."""
         per_file, ranks = self.manifest.batches_per_file, self.manifest.world_size
         sizes = np.diff(self.offsets) if rank is None else self.sizes(rank, ranks)
+        schema: pa.Schema | None = None
         for number in range(self.manifest.part_of(start), self.manifest.num_parts):
             part = self.part(number, self.files.parts[number])
+            schema = schema or self.shown_schema(part.schema)  # the same for all parts
             skip = int(sizes[number * per_file : max(start, number * per_file)].sum())
             first_row = int(self.offsets[number * per_file])
             for run in range(0, len(part.rows), ranks):
                 groups = list(range(run, run + ranks)) if rank is None else [run + rank]
                 rows = sum(part.rows[group] for group in groups)
                 if skip < rows:
-                    yield _Piece(self, part, groups, skip, first_row)
+                    yield _Piece(self, part, schema, groups, skip, first_row)
                 skip, first_row = max(skip - rows, 0), first_row + rows
 
 
@@ -122,58 +125,51 @@ class _Piece(NamedTuple):
 
     epoch: EpochReader
     part: PartReader
+    schema: pa.Schema
     groups: list[int]
     skip: int
     first_row: int
 
-    def read(self, columns: list[str] | None, following: _Piece | None) -> pa.RecordBatch:
+    def read(self, following: _Piece | None) -> pa.RecordBatch:
         """Read the rows; what comes next is fetched while these are decoded and used."""
         then = None if following is None else partial(following.part.expect, following.groups[0])
         expected = [*(partial(self.part.expect, group) for group in self.groups[1:]), then]
-        tables = [
-            self.part.read(group, columns, next_one)
-            for group, next_one in zip(self.groups, expected, strict=True)
+        decoded = [
+            self.part.read(group, next_one) for group, next_one in zip(self.groups, expected, strict=True)
         ]
-        table = tables[0] if len(tables) == 1 else self._in_order(arrow.concat_tables(tables))
+        columns = decoded[0] if len(decoded) == 1 else self._in_order(decoded)
         for name, empty in self.epoch.dictionaries.items():
-            if name in table.column_names:
-                place = table.column_names.index(name)
-                codes = table.column(place).combine_chunks()
-                values = arrow.DictionaryArray.from_arrays(
-                    codes, empty.dictionary, ordered=empty.type.ordered, safe=False
+            if name in self.schema.names:
+                place = self.schema.get_field_index(name)
+                columns[place] = arrow.DictionaryArray.from_arrays(
+                    columns[place], empty.dictionary, ordered=empty.type.ordered, safe=False
                 )
-                field = table.field(place).with_type(empty.type)
-                table = table.set_column(place, field, values)
-        batch = _one_batch(table)
-        # Only the schema changes. A cast of a reader is one call; from_arrays takes a Python object per column.
-        reader = arrow.RecordBatchReader.from_batches(batch.schema, [batch])
-        batch = reader.cast(self.epoch.shown_schema(batch.schema)).read_next_batch()
+        if not columns:
+            return _without_columns(sum(self.part.rows[group] for group in self.groups) - self.skip)
+        batch = arrow.RecordBatch.from_arrays(columns, schema=self.schema)
         return batch.slice(self.skip) if self.skip else batch
 
-    def _in_order(self, table: pa.Table) -> pa.Table:
+    def _in_order(self, decoded: list[list[pa.Array]]) -> list[pa.Array]:
         """Restore batch order for a run of batches whose rows come rank by rank."""
-        rows = np.arange(self.first_row, self.first_row + table.num_rows)
+        rows = np.arange(self.first_row, self.first_row + sum(self.part.rows[group] for group in self.groups))
         begins = self.epoch.offsets[np.searchsorted(self.epoch.offsets, rows, side="right") - 1]
         by_rank = np.argsort((rows - begins) % len(self.groups), kind="stable")
         place = np.empty_like(by_rank)
         place[by_rank] = np.arange(len(place))
-        return table.take(arrow.array(place))
+        columns = [arrow.chunked_array(parts) for parts in zip(*decoded, strict=True)]
+        table = arrow.Table.from_arrays(columns, names=[str(number) for number in range(len(columns))])
+        return one_batch(table.take(arrow.array(place))).columns if columns else []
 
 
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table, which has rows, as one record batch, whose slices cost a third of a table's."""
-    batches = table.to_batches()
-    if len(batches) > 1:
-        batches = table.combine_chunks().to_batches()
-    return batches[0]
+def _without_columns(rows: int) -> pa.RecordBatch:
+    """Rows of which nothing was read."""
+    return arrow.record_batch({"": arrow.nulls(rows)}).select([])
 
 
-def read_batches(
-    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
-) -> Iterator[Batch]:
+def read_batches(epoch: EpochReader, start: int, rank: int, ranks: int) -> Iterator[Batch]:
     """Give one rank's batches of an epoch from step `start` on."""
     own = epoch.manifest.world_size == ranks
-    for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
+    for piece, sizes in _read_pieces(epoch, start, rank, ranks):
         batches = map(Batch, repeat(piece), accumulate(sizes, initial=0), sizes)
         if own:
             yield from islice(batches, len(sizes) - 1)
@@ -202,17 +198,11 @@ def _share(batch: Batch, rank: int, ranks: int) -> Batch:
 
 
 def read_arrays(
-    epoch: EpochReader,
-    start: int,
-    rank: int,
-    ranks: int,
-    columns: list[str] | None,
-    *,
-    writable: bool = False,
+    epoch: EpochReader, start: int, rank: int, ranks: int, *, writable: bool = False
 ) -> Iterator[tuple[Arrays, int]]:
     """Give (the arrays, the number of rows) of each batch. A row group is converted as a whole and then cut."""
     own, convert = epoch.manifest.world_size == ranks, None
-    for piece, sizes in _read_pieces(epoch, start, rank, ranks, columns):
+    for piece, sizes in _read_pieces(epoch, start, rank, ranks):
         convert = convert or Converter(piece.schema, writable=writable)
         cut = convert.cut if own else partial(convert.share, rank=rank, ranks=ranks)
         whole, begins, rows = convert(piece), accumulate(sizes, initial=0), piece.num_rows
@@ -226,7 +216,7 @@ def read_arrays(
 
 
 def _read_pieces(
-    epoch: EpochReader, start: int, rank: int, ranks: int, columns: list[str] | None
+    epoch: EpochReader, start: int, rank: int, ranks: int
 ) -> Iterator[tuple[pa.RecordBatch, list[int]]]:
     """Give each piece that was read, which holds whole batches, and the number of rows of each batch.
 
@@ -234,41 +224,43 @@ def _read_pieces(
     """
     own = epoch.manifest.world_size == ranks
     sizes = (epoch.sizes(rank, ranks) if own else np.diff(epoch.offsets))[start:]
-    ends = np.cumsum(sizes)
+    ends, one_by_one = np.cumsum(sizes).data, _integers(sizes)
     rows = given = 0
-    for piece in _read_in_turn(epoch.pieces(start, rank if own else None), columns):
+    for piece in _read_in_turn(epoch.pieces(start, rank if own else None)):
         rows += piece.num_rows
-        stop = int(np.searchsorted(ends, rows, side="right"))  # including the empty batches that follow
+        stop = bisect_right(ends, rows, given)  # including the empty batches that follow
         if stop == given or ends[stop - 1] != rows:
             raise damaged(epoch.directory)
-        yield piece, sizes[given:stop].tolist()
+        yield piece, list(islice(one_by_one, stop - given))
         del piece  # or it would stay in memory while the next one is decoded
         given = stop
     if given < len(sizes):
         if sizes[given:].any():
             raise damaged(epoch.directory)
-        yield _empty(epoch, columns), sizes[given:].tolist()
+        yield _empty(epoch), sizes[given:].tolist()
 
 
-def _empty(epoch: EpochReader, columns: list[str] | None) -> pa.RecordBatch:
+def _integers(numbers: NDArray[np.int64]) -> Iterator[int]:
+    """Give the numbers as Python integers; thousands at once cost little, but millions would fill the memory."""
+    windows = (numbers[begin : begin + _WINDOW] for begin in range(0, len(numbers), _WINDOW))
+    return chain.from_iterable(window.tolist() for window in windows)
+
+
+def _empty(epoch: EpochReader) -> pa.RecordBatch:
     """A batch without rows, with the schema of the others."""
     part = epoch.part(0, epoch.files.parts[0])
     part.close()
     schema = epoch.shown_schema(part.schema)
-    for name, empty in epoch.dictionaries.items():
-        place = schema.get_field_index(name)
-        schema = schema.set(place, schema.field(place).with_type(empty.type))
-    batch = arrow.RecordBatch.from_arrays([arrow.nulls(0, entry.type) for entry in schema], schema=schema)
-    return batch if columns is None else batch.select(columns)
+    return arrow.RecordBatch.from_arrays([arrow.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
-def _read_in_turn(pieces: Iterator[_Piece], columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+def _read_in_turn(pieces: Iterator[_Piece]) -> Iterator[pa.RecordBatch]:
     """Give the rows of each piece, and close a part after its last piece."""
     piece = following = next(pieces, None)
     try:
         while piece is not None:
             following = next(pieces, None)
-            read = piece.read(columns, following)
+            read = piece.read(following)
             if following is None or following.part is not piece.part:
                 piece.part.close()
             piece = following

@@ -23,11 +23,12 @@ exactly B rows: the real ones first, then rows of weight 0 whose other columns m
 may be missing (`nullable`). A part may declare a nullable column as required if none of its values in this part is
 missing: readers follow the manifest. Dictionary columns are stored as their 32-bit codes.
 
-Checksums are 64-bit xxh3 hashes, as hexadecimal digits. Each row group has one, over all bytes from the end of the
-previous row group (or the beginning of the file) to its own end. They are stored in the Parquet footer under
-`ballsbins.row_groups` as a JSON list of [end, checksum]. The manifest's checksum of a part covers only the rest of
-the part, its footer; the checksum of any other file covers the whole file. So every byte that is read is checked, and
-checking it needs no other bytes.
+Checksums are 64-bit xxh3 hashes, as 16 hexadecimal digits. The bytes of a row group are all from the end of the
+previous row group (or the beginning of the file) to its own end. Each block of 256 KiB of them has a checksum; the
+last block may be shorter. They are stored in the Parquet footer under `ballsbins.row_groups` as a JSON list of [end,
+the checksums of the blocks, joined]. The manifest's checksum of a part covers only the rest of the part, its footer;
+the checksum of any other file covers the whole file. So every byte that is read is checked before it is decoded. A
+block is checked while it is in the processor's cache for decoding, and whoever reads one column checks little more.
 
 The identity of a row is its position (inputs in the order given, files of a directory in order of their path, then
 rows), or the bytes of a unique column: text as UTF-8, binary as it is, integers as decimal digits.
@@ -62,11 +63,14 @@ from ballsbins.samplers.base import MAX_EPOCH, MAX_EXAMPLES
 
 FORMAT = "ballsbins batches"
 # 2 added `run`; 3 added the types of columns, checksums, names of files and ranks; 4 lets parts require columns that
-# the manifest calls nullable
-FORMAT_VERSION = 4
-_READ_VERSIONS = (3, FORMAT_VERSION)
+# the manifest calls nullable; 5 divides row groups into blocks, and before a row group had one checksum
+FORMAT_VERSION = 5
+_READ_VERSIONS = (3, 4, FORMAT_VERSION)
 MANIFEST_NAME = "manifest.json"
 ROW_GROUPS_KEY = "ballsbins.row_groups"  # metadata key in the footer of a part
+BLOCK_BYTES = (
+    1 << 18
+)  # bytes of a row group that have a checksum of their own: they fit in the cache of a core
 WEIGHT_COLUMN = "weight"
 _OF_AN_EPOCH = ("epoch", "batches_per_file", "world_size", "version", "mechanism")  # may differ within a run
 _EPOCH_DIRECTORY = re.compile(r"epoch-(\d{6,})")

@@ -178,8 +178,8 @@ class BatchFiles:
 
     def _request(
         self, epoch: int, start: int, rank: int, ranks: int, columns: Sequence[str] | None
-    ) -> tuple[EpochReader, int, int, int, list[str] | None]:
-        """Check a request and resolve it to the open epoch, the first step, the rank, the ranks and the columns."""
+    ) -> tuple[EpochReader, int, int, int]:
+        """Check a request and resolve it to the open epoch, the first step, the rank and the ranks."""
         number = stored_epoch(self._manifest.sampler, check_epoch(epoch))
         advice = "Steps count from 0; to resume, give the number of steps already taken in this epoch."
         first = _check.integer("start", start, 0, self._manifest.steps, advice=advice)
@@ -190,11 +190,11 @@ class BatchFiles:
                     "columns", name, f"among {', '.join(known)}", "Read columns that the batch files have."
                 )
         checked_rank, checked_ranks = check_rank(rank, ranks)
-        opened = self._open_epoch(number)
+        opened = self._open_epoch(number, columns)
         _warn_of_other_ranks(opened.manifest.world_size, checked_ranks)
-        return opened, first, checked_rank, checked_ranks, None if columns is None else list(columns)
+        return opened, first, checked_rank, checked_ranks
 
-    def _open_epoch(self, epoch: int) -> EpochReader:
+    def _open_epoch(self, epoch: int, columns: Sequence[str] | None = None) -> EpochReader:
         if not (self._directory / epoch_name(epoch) / MANIFEST_NAME).is_file():
             there = ", ".join(map(str, self.epochs)) or "none"
             raise DataError(
@@ -203,7 +203,7 @@ class BatchFiles:
             )
         manifest = read_manifest(self._directory, epoch)
         manifest.require_same_run(self._manifest)
-        return EpochReader(self._directory / epoch_name(epoch), manifest)
+        return EpochReader(self._directory / epoch_name(epoch), manifest, columns)
 
     def __repr__(self) -> str:
         """Show the location and public facts."""

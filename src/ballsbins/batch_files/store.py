@@ -194,6 +194,7 @@ class Sink:
 
     Attributes:
         bytes: how many bytes have passed through.
+        block_bytes: if set, every section has a hash for each block of so many bytes.
     """
 
     closed = False  # Arrow closes its own writer; `Location.create` closes the file
@@ -201,18 +202,34 @@ class Sink:
     def __init__(self, stream: Any) -> None:
         """Take an open stream."""
         self.stream, self.bytes = stream, 0
-        self._hash = xxhash.xxh3_64()
+        self.block_bytes: int | None = None
+        self._hash, self._hashed = xxhash.xxh3_64(), 0  # of the block that is not complete
+        self._blocks: list[str] = []
 
     def write(self, data: Any) -> int:
         """Write the next bytes."""
         view = memoryview(data).cast("B")
-        self._hash.update(view)
+        self._add(view)
         done = 0
         while done < len(view):  # a local file may accept only part of the data at a time
             taken = self.stream.write(view[done:])
             done += len(view) if taken is None else taken
         self.bytes += len(view)
         return len(view)
+
+    def _add(self, view: memoryview) -> None:
+        while self.block_bytes is not None and self._hashed + len(view) >= self.block_bytes:
+            rest = self.block_bytes - self._hashed
+            self._hash.update(view[:rest])
+            view = view[rest:]
+            self._end_block()
+        self._hash.update(view)
+        self._hashed += len(view)
+
+    def _end_block(self) -> None:
+        self._blocks.append(self._hash.hexdigest())
+        self._hash.reset()
+        self._hashed = 0
 
     def tell(self) -> int:
         """The number of bytes written so far."""
@@ -237,14 +254,15 @@ class Sink:
         return False
 
     def section(self) -> str:
-        """The 64-bit xxh3 hash, as hexadecimal digits, of the bytes since the last call; a new section begins."""
-        found = str(self._hash.hexdigest())
-        self._hash.reset()
+        """The 64-bit xxh3 hashes, as hexadecimal digits, of the blocks since the last call; a new section begins."""
+        if self._hashed:
+            self._end_block()
+        found, self._blocks = "".join(self._blocks), []
         return found
 
     @property
     def checksum(self) -> str:
-        """The xxh3 hash of the bytes since the last `section`, or of all bytes if there was none."""
+        """The xxh3 hash of the bytes since the last block, or of all bytes if there was none."""
         return str(self._hash.hexdigest())
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ballsbins._extras import Later
 from ballsbins.batch_files.dictionaries import as_stream
 from ballsbins.batch_files.format import (
+    BLOCK_BYTES,
     MANIFEST_NAME,
     ROW_GROUPS_KEY,
     WEIGHT_COLUMN,
@@ -169,6 +170,7 @@ class _Part:
         self._location, self._groups = location, list[tuple[int, str]]()
         self._creating = location.create()
         self._sink = self._creating.__enter__()
+        self._sink.block_bytes = BLOCK_BYTES
         # Parquet writes thousands of small pieces, and each call of a Python object costs as much as 10 kB.
         self._buffered = arrow.BufferedOutputStream(arrow.PythonFile(self._sink, mode="w"), _SINK_BUFFER)
         # Rows are in random order, so statistics would not help to find a row.
@@ -182,6 +184,7 @@ class _Part:
 
     def close(self) -> StoredFile:
         self._file.add_key_value_metadata({ROW_GROUPS_KEY: json.dumps(self._groups)})
+        self._sink.block_bytes = None  # the footer, which follows, has one checksum
         self._file.close()
         self._buffered.close()
         self._creating.__exit__(None, None, None)
