@@ -39,7 +39,7 @@ SMALL = (100_000, 200_000)
 FILE_ROWS = 1_000_000
 BATCH_SIZE = 1_024
 MEMORY = 10**9
-BUILDS, READS = 3, 9
+BUILDS, READS = 3, 15
 
 
 def make(folder, rows):

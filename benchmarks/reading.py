@@ -28,7 +28,7 @@ from engines import BATCH_SIZE, make, written_plainly
 
 ROWS, SMALL = 20_000_000, 100_000
 RANKS = 8
-REPEATS = 7
+REPEATS = 15
 
 
 def build_for(source, target, ranks):

@@ -32,7 +32,9 @@ from ballsbins.samplers.base import even_cuts
 FORMAT = "ballsbins"
 COMMITTED = "committed.json"
 BATCH, WORD, NAME = "__ballsbins_batch", "__ballsbins_word", "__ballsbins_name"
-_ROWS = 1 << 17  # rows to gather before whole batches are written
+# Rows to gather before whole batches are written. With the rows of one more chunk they are mostly still fewer than
+# 2¹⁷: row groups just above a power of two are decoded with a copy (`batch_files.row_groups`).
+_ROWS = 7 << 14
 
 
 @dataclass(frozen=True)
