@@ -12,7 +12,8 @@ Batches are read beside two plain reads. One is of the batch files: what the rea
 the same rows in the same order and row groups, as pyarrow writes them by default: what batches cost whoever would
 write shuffled rows without us. Batch files decode faster, because columns are required where no value is missing.
 
-The plain copy, the builds and the reads run several times in turn, and the least time of each counts.
+The plain copy, the builds and the reads run several times in turn, and the least time of each counts; of reads, which
+take a second, the least time of each part.
 
 DuckDB and polars put the same rows in a random order, DuckDB within the same memory limit. What they do not give:
 batches that follow from a key and can be drawn again, where batches begin, truncation and padding, several epochs,
@@ -21,18 +22,20 @@ checksums, an epoch that is whole or not there, and, for polars, a memory limit.
 
 import argparse
 import json
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from importlib import import_module
+from inspect import isgenerator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 import record
+import turns
 
 SIZES = (5_000_000, 20_000_000)
 SMALL = (100_000, 200_000)
@@ -155,13 +158,17 @@ def plain_read(source, _):
         file = pq.ParquetFile(path, memory_map=True)
         for group in range(file.num_row_groups):
             rows += file.read_row_group(group, use_threads=False).num_rows
-    return rows
+        yield rows
 
 
-def batch_read(source, _):
+def batch_read(source, _, rank=0, ranks=1):
     from ballsbins.batch_files import BatchFiles
 
-    return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0))
+    files, rows = BatchFiles.open(source), 0
+    batches = files.batches(0, rank=rank, ranks=ranks)
+    for _ in range(files.manifest.num_parts):
+        rows += sum(batch.num_rows for batch in islice(batches, files.manifest.batches_per_file))
+        yield rows
 
 
 PEERS, HALVES = (duckdb_sort, polars_sort), (even_files, odd_files)
@@ -185,11 +192,19 @@ def run_here(name, source, target):
     """Do a job and print what it took, without the time that it takes to import what it needs."""
     for module in MODULES.get(name, OURS):
         import_module(module)
-    before, begin = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    rows = JOBS[name](source, target)
-    after, wall = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - begin
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    rows, (cpu, wall) = turns.in_stages(
+        stages(JOBS[name], source, target), (time.process_time, time.perf_counter)
+    )
     print(json.dumps({"rows": rows, "cpu": cpu, "wall": wall, "peak": peak_bytes()}))
+
+
+def stages(job, *arguments):
+    """The job, as one that yields at the end of each stage; most have one stage."""
+    result = job(*arguments)
+    if isgenerator(result):
+        yield from result
+    else:
+        yield result
 
 
 def run(name, source, target):
@@ -199,13 +214,22 @@ def run(name, source, target):
 def side_by_side(names, source, target):
     """Start some jobs at once: the rows of all, the longest time, the largest memory."""
     commands = [[sys.executable, __file__, "--job", name, str(source), str(target)] for name in names]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    env = turns.one_thread_of_blas()
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) for command in commands]
     said = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
         raise RuntimeError(f"{' and '.join(names)} failed")
     found = [json.loads(text) for text in said]
-    whole = {name: sum(each[name] for each in found) for name in ("rows", "cpu")}
-    return whole | {name: max(each[name] for each in found) for name in ("wall", "peak")}
+    if len(found) == 1:
+        return found[0]
+    together = {
+        "cpu": [sum(sum(each["cpu"]) for each in found)],
+        "wall": [max(sum(each["wall"]) for each in found)],
+    }
+    return together | {
+        "rows": sum(each["rows"] for each in found),
+        "peak": max(each["peak"] for each in found),
+    }
 
 
 def tree_bytes(folder):
@@ -213,8 +237,9 @@ def tree_bytes(folder):
 
 
 def best(runs):
-    """The least time, since what others do on the machine only adds to it, and the largest memory."""
-    return {name: (max if name == "peak" else min)(each[name] for each in runs) for name in runs[0]}
+    """The least times and the largest memory."""
+    times = {name: turns.least([each[name] for each in runs]) for name in ("cpu", "wall")}
+    return times | {"peak": max(each["peak"] for each in runs)}
 
 
 def measure(rows, folder, builds, reads):

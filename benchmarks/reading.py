@@ -3,10 +3,11 @@
     python benchmarks/reading.py [--small] [--rows 20000000] [--save [DIR]]
 
 Every job runs in a process of its own. The jobs take turns, and each figure is the least of several runs, since what
-others do on the machine only adds to it. The table is that of benchmarks/engines.py. A plain scan reads all row
-groups in order with pyarrow and checks nothing; the reader compares every byte with its checksum and gives one batch
-after the other. A batch is a view, whose columns are cut out when they are asked for; the line "as record batches"
-cuts out all columns of every batch.
+others do on the machine only adds to it: scans, batches and ranks are timed part by part, and the least time of each
+part counts. The table is that of benchmarks/engines.py. A plain scan reads all row groups in order with pyarrow and
+checks nothing; the reader compares every byte with its checksum and gives one batch after the other. A batch is a
+view, whose columns are cut out when they are asked for; the line "as record batches" cuts out all columns of every
+batch.
 
 Two scans are two questions. That of the batch files tells what the reader adds to decoding; ratios are to this one,
 unless their line names another. That of the same rows in the same order and row groups, as pyarrow writes them by
@@ -21,10 +22,12 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from itertools import islice
 from pathlib import Path
 
 import record
-from engines import BATCH_SIZE, make, written_plainly
+import turns
+from engines import BATCH_SIZE, batch_read, make, plain_read, stages, written_plainly
 
 ROWS, SMALL = 20_000_000, 100_000
 RANKS = 8
@@ -41,47 +44,35 @@ def build_for(source, target, ranks):
     build(made, target, Key.from_seed(1))
 
 
-def scan(source):
-    import pyarrow.parquet as pq
-
-    rows = 0
-    for path in sorted(source.rglob("*.parquet")):
-        file = pq.ParquetFile(path, memory_map=True)
-        for group in range(file.num_row_groups):
-            rows += file.read_row_group(group, use_threads=False).num_rows
-    return rows
-
-
-def batches(source, rank=0, ranks=1):
+def record_batches(source, _):
     from ballsbins.batch_files import BatchFiles
 
-    return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0, rank=rank, ranks=ranks))
+    files, rows = BatchFiles.open(source), 0
+    batches = files.batches(0)
+    for _ in range(files.manifest.num_parts):
+        some = islice(batches, files.manifest.batches_per_file)
+        rows += sum(batch.record_batch.num_rows for batch in some)
+        yield rows
 
 
-def record_batches(source):
-    from ballsbins.batch_files import BatchFiles
-
-    return sum(batch.record_batch.num_rows for batch in BatchFiles.open(source).batches(0))
+def one_of_ranks(source, _):
+    yield from batch_read(source, None, rank=3, ranks=RANKS)
 
 
-def one_of_ranks(source):
-    return batches(source, rank=3, ranks=RANKS)
-
-
-def one_column(source):
+def one_column(source, _):
     from ballsbins.batch_files import BatchFiles
 
     return sum(batch.num_rows for batch in BatchFiles.open(source).batches(0, columns=["label"]))
 
 
-def numpy_arrays(source):
+def numpy_arrays(source, _):
     from ballsbins.batch_files import BatchFiles
     from ballsbins.batch_files.reader import arrays
 
     return sum(rows for _, rows in arrays(BatchFiles.open(source), 0))
 
 
-def loader(source, workers=0):
+def loader(source, _, workers=0):
     from torch.utils.data import DataLoader
 
     from ballsbins.batch_files import BatchFiles
@@ -91,15 +82,15 @@ def loader(source, workers=0):
     return sum(len(batch["label"]) for batch in DataLoader(dataset, batch_size=None, num_workers=workers))
 
 
-def loader_with_a_worker(source):
-    return loader(source, 1)
+def loader_with_a_worker(source, _):
+    return loader(source, None, 1)
 
 
 JOBS = {
     job.__name__: job
     for job in (
-        scan,
-        batches,
+        plain_read,
+        batch_read,
         record_batches,
         one_of_ranks,
         one_column,
@@ -126,20 +117,20 @@ def run_here(name, source):
         import torch  # noqa: F401
 
     warnings.simplefilter("ignore")
-    before = cpu_seconds()
-    rows = JOBS[name](source)
-    print(json.dumps({"rows": rows, "cpu": cpu_seconds() - before}))
+    rows, (cpu,) = turns.in_stages(stages(JOBS[name], source, None), (cpu_seconds,))
+    print(json.dumps({"rows": rows, "cpu": cpu}))
 
 
 def cpu_of(name, source):
     command = [sys.executable, __file__, "--job", name, str(source)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["cpu"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=turns.one_thread_of_blas())
+    return json.loads(done.stdout)["cpu"]
 
 
 def least_cpu(jobs, repeats):
     """The least CPU time of each job; they take turns, so that a busy minute of the machine meets all of them."""
-    turns = [{name: cpu_of(*job) for name, job in jobs.items()} for _ in range(repeats)]
-    return {name: min(turn[name] for turn in turns) for name in jobs}
+    rounds = [{name: cpu_of(*job) for name, job in jobs.items()} for _ in range(repeats)]
+    return {name: turns.least([took[name] for took in rounds]) for name in jobs}
 
 
 def main():
@@ -160,15 +151,15 @@ def main():
         written_plainly(place / "for-1", place / "plain")
         one, eight = place / "for-1", place / f"for-{RANKS}"
         aimed_at = {
-            "theirs": ("scan", place / "plain"),
-            "plain": ("scan", one),
-            "batches": ("batches", one),
+            "theirs": ("plain_read", place / "plain"),
+            "plain": ("plain_read", one),
+            "batches": ("batch_read", one),
             "cut": ("record_batches", one),
             "rank": ("one_of_ranks", eight),
         }
         others = {
             "other layout": ("one_of_ranks", one),
-            "all rows": ("batches", eight),
+            "all rows": ("batch_read", eight),
             "column": ("one_column", one),
             "arrays": ("numpy_arrays", one),
             "loader": ("loader", one),

@@ -27,7 +27,7 @@ xxhash = Later("xxhash", feature="Reading batch files", extra="data")
 _TAIL = 1 << 16  # bytes at the end of a part, as many as pyarrow reads first; the footer usually fits in them
 _DIGITS = 16  # hexadecimal digits of a checksum
 # Least bytes of a run of columns, unless no column follows. Longer runs leave the cache, and each run has costs.
-_RUN_BYTES = 1 << 21
+_RUN_BYTES = 1 << 20
 
 
 class Run(NamedTuple):
@@ -113,12 +113,22 @@ class PartReader:
             held += self._groups[0].column(place).total_compressed_size
         return runs
 
-    def _run_span(self, group: int, run: Run) -> tuple[int, int]:
-        """Where the bytes of a run begin and end in the file."""
-        last = self._groups[group].column(run.last)
-        begin = _chunk_begin(last)
-        end = begin + last.total_compressed_size
-        return (begin if run.first == run.last else _chunk_begin(self._groups[group].column(run.first))), end
+    def _spans(self, group: int) -> Iterator[tuple[Run, int, int]]:
+        """The runs, and where the bytes of each one begin and end in the row group."""
+        start, following, end = self._ends[group][0], 0, 0
+        for run in self.runs:
+            # a run that follows the one before begins where that ends: columns have no gaps
+            begin = end if run.first == following else self._chunk(group, run.first)[0] - start
+            end = self._chunk(group, run.last)[1] - start
+            following = run.last + 1
+            yield run, begin, end
+
+    def _chunk(self, group: int, place: int) -> tuple[int, int]:
+        """Where the bytes of a column begin and end in the file; they begin with its dictionary, if it has one."""
+        chunk = self._groups[group].column(place)
+        dictionary, data = chunk.dictionary_page_offset, chunk.data_page_offset
+        begin = data if dictionary is None else min(dictionary, data)
+        return begin, begin + chunk.total_compressed_size
 
     def _span(self, group: int) -> tuple[int, int]:
         return self._ends[group][0], self._ends[group + 1][0]
@@ -145,15 +155,13 @@ class PartReader:
         Returns:
             The columns, in the order of `schema`.
         """
-        begin, end = self._span(group)
         found: list[pa.Array] = []
         with _naming(self._location):
-            blocks = _Blocks(self._bytes.get(begin, end), self._ends[group + 1][1], self._location)
+            blocks = _Blocks(self._bytes.get(*self._span(group)), self._ends[group + 1][1], self._location)
             if then is not None:
                 then()
-            for run in self.runs:
-                first, last = self._run_span(group, run)
-                blocks.check(first - begin, last - begin)
+            for run, begin, end in self._spans(group):
+                blocks.check(begin, end)
                 table = self._file.read_row_group(group, columns=run.names, use_threads=False)
                 found += one_batch(table).columns
         return found
@@ -187,12 +195,6 @@ class _Blocks:
             if digest(self._content[block * size : (block + 1) * size]) != checksum:
                 raise damaged(self._location)
             self._checked[block] = 1
-
-
-def _chunk_begin(chunk: Any) -> int:
-    """Where the bytes of a column chunk begin: with its dictionary, if it has one."""
-    dictionary = chunk.dictionary_page_offset
-    return int(chunk.data_page_offset if dictionary is None else min(dictionary, chunk.data_page_offset))
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
