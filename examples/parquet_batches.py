@@ -35,9 +35,8 @@ build_epochs(prepared, folder / "batches", key, epochs=range(mechanism.epochs))
 files = BatchFiles.open(folder / "batches")
 steps = seen = 0
 for epoch in range(mechanism.epochs):
-    for batch in files.batches(
-        epoch
-    ):  # used like a pyarrow record batch; an empty one is a step too, of noise alone
+    # a batch is used like a pyarrow record batch; an empty one is a step too, of noise alone
+    for batch in files.batches(epoch):
         features = batch["x"].to_numpy()
         steps, seen = steps + 1, seen + len(features)  # train here: clip, sum, add noise, divide by n/T
 print(f"{steps} steps, {seen:,} rows: every one of the {prepared.num_examples:,} once in each of 2 epochs")

@@ -28,9 +28,8 @@ def test_the_longest_row_group(rows, power):
 
 
 def test_parts_are_as_long_as_row_groups_allow():
-    assert (
-        batches_per_part(4_883, 9, 128.0, 131_072) == 489
-    )  # ten parts of 62,592 rows; nine would have 69,500
+    # ten parts of 62,592 rows; nine would have 69,500
+    assert batches_per_part(4_883, 9, 128.0, 131_072) == 489
     assert batches_per_part(4_883, 9, 1_024.0, 131_072) == 489  # four row groups of 125,184 rows each
     assert batches_per_part(4_883, 9, 1_000.0, 65_536) == 543  # nine row groups of 60,333 rows each
     assert batches_per_part(500, 1, 140.0, 131_072) == 500  # one part stays one, whatever its length

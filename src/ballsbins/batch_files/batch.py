@@ -20,8 +20,8 @@ class Batch:
     not. A `Batch` only knows where its rows are.
 
     It has the methods and attributes of a `RecordBatch`. Libraries that read Arrow data take it as it is, e.g.
-    `pyarrow.table(batch)` and `polars.DataFrame(batch)`. Where a function
-    insists on a `RecordBatch`, give it `record_batch`.
+    `pyarrow.table(batch)` and `polars.DataFrame(batch)`. Where a function insists on a `RecordBatch`, give it
+    `record_batch`.
 
     Attributes:
         num_rows: the number of rows. It is secret, unless batches are padded: do not log it.

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_FULL = (
-    0.98  # planned share of the power of two: batches vary in size, and one row too many needs the next power
-)
+# Planned share of the power of two: batches vary in size, and one row too many needs the next power.
+_FULL = 0.98
 # Columns are copied below about 0.6. Fuller row groups are also fewer, and each one has costs for every column.
 _WELL_FILLED = 0.9
 
