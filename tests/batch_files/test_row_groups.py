@@ -36,9 +36,8 @@ def test_parts_are_as_long_as_row_groups_allow():
 
 
 def test_buckets_are_as_large_as_row_groups_allow():
-    assert (
-        buckets_per_part(5, 1_429_504.0, 262_144) == 6
-    )  # of 238,250 rows; five would have two of 142,950 each
+    # six of 238,250 rows; five would have two row groups of 142,950 rows each
+    assert buckets_per_part(5, 1_429_504.0, 262_144) == 6
     assert buckets_per_part(5, 1_429_504.0, 131_072) == 6  # two row groups of 119,125 rows each
     assert buckets_per_part(2, 125_000.0, 131_072) == 2
     assert buckets_per_part(1, 140_000.0, 131_072) == 1  # one bucket stays one, whatever its length

@@ -31,9 +31,8 @@ _RUN_BYTES = 1 << 20
 
 
 class Run(NamedTuple):
-    """Columns that are decoded together: their names, and their numbers first … last, since they are neighbours."""
+    """The columns first … last, which are decoded together."""
 
-    names: list[str]
     first: int
     last: int
 
@@ -106,9 +105,9 @@ class PartReader:
         for name in self.schema.names:
             place = places[name]
             if runs and place == runs[-1].last + 1 and held < _RUN_BYTES:
-                runs[-1] = Run([*runs[-1].names, name], runs[-1].first, place)
+                runs[-1] = Run(runs[-1].first, place)
             else:
-                runs.append(Run([name], place, place))
+                runs.append(Run(place, place))
                 held = 0
             held += self._groups[0].column(place).total_compressed_size
         return runs
@@ -162,7 +161,9 @@ class PartReader:
                 then()
             for run, begin, end in self._spans(group):
                 blocks.check(begin, end)
-                table = self._file.read_row_group(group, columns=run.names, use_threads=False)
+                # by number: a name would also stand for others that begin with it and a dot
+                places = list(range(run.first, run.last + 1))
+                table = self._file.reader.read_row_group(group, column_indices=places, use_threads=False)
                 found += one_batch(table).columns
         return found
 
